@@ -1,0 +1,105 @@
+"""What the rules share: the validated configuration, and functions that tell a rule its inputs."""
+
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+sys.path.insert(0, str(Path(workflow.basedir, "workflow", "scripts")))
+
+from configuration import ConfigurationError, load
+from provenance import code_digest
+from snakemake.exceptions import WorkflowError
+from unembedding.errors import GeometryError
+from unembedding.revisions import folder_name, local_revisions, read_revisions
+
+try:
+    CONFIG = load(config, workflow.configfiles)
+except ConfigurationError as error:
+    raise WorkflowError(str(error)) from None
+
+UNEMBEDDING = "results/geometry/{model}/{revision}/unembedding.safetensors"
+if not CONFIG.keep_unembedding:
+    UNEMBEDDING = temp(UNEMBEDDING)
+BACKEND_ENV = "../../envs/cupy.yaml" if CONFIG.backend == "cupy" else "../../envs/geometry.yaml"
+
+
+wildcard_constraints:
+    model="[^/]+",
+    revision="[^/]+",
+
+
+def model_params(wildcards):
+    """Return what the configuration says of a model."""
+    if wildcards.model not in CONFIG.models:
+        known = ", ".join(CONFIG.models)
+        raise WorkflowError(f"There is no model {wildcards.model!r} in the configuration ({known}).")
+    return CONFIG.models[wildcards.model]
+
+
+def revisions_present(wildcards):
+    """Return the revisions of a local model, so that a new folder is noticed."""
+    folder = model_params(wildcards).path
+    try:
+        return list(local_revisions(folder)) if folder else []
+    except GeometryError:
+        return []  # the job that resolves them says what is wrong
+
+
+def commit(wildcards, input):
+    """Return the commit that a revision is pinned to."""
+    return read_revisions(Path(input.pinned))[unquote(wildcards.revision)]
+
+
+def checkpoint_files(wildcards):
+    """Return the files of a local checkpoint; one on the Hub is pinned by its commit instead."""
+    folder = model_params(wildcards).path
+    if folder is None:
+        return []
+    local = local_revisions(folder).get(unquote(wildcards.revision))
+    patterns = ("*.safetensors", "*.bin", "*.pt", "*.json")
+    return sorted(str(f) for p in patterns for f in local.glob(p)) if local else []
+
+
+def checkpoints_resolved(model):
+    """Return the folder names of a model's revisions, once they are resolved."""
+    pinned = checkpoints.resolve_revisions.get(model=model).output[0]
+    return [folder_name(revision) for revision in read_revisions(Path(pinned))]
+
+
+def of_every_revision(pattern):
+    """Return an input function: ``pattern`` for each revision of the model, or of every model."""
+
+    def paths(wildcards):
+        models = [wildcards.model] if hasattr(wildcards, "model") else list(CONFIG.models)
+        return [
+            pattern.format(model=model, revision=revision)
+            for model in models
+            for revision in checkpoints_resolved(model)
+        ]
+
+    return paths
+
+
+def geometry_plot(name):
+    """Return a plot of the report, with the caption of its name."""
+    return report(
+        f"results/geometry/{{model}}/plots/{name}.svg",
+        caption=f"../report/{name}.rst",
+        category="Geometry",
+        subcategory="{model}",
+        labels={"plot": name.replace("_", " ")},
+    )
+
+
+def where_results_are():
+    """Return the lines that end a successful run."""
+    return "\n".join(
+        [
+            "",
+            "Done. The results:",
+            "  results/geometry/summary.csv                     one row per model and revision",
+            "  results/geometry/<model>/<revision>/             γ, its decomposition, g, profiles",
+            "  results/geometry/<model>/plots/                  the geometry over training",
+            "  snakemake --report report.html                   all of it on one page",
+        ]
+    )

@@ -1,0 +1,159 @@
+"""The geometry branch.
+
+In:  checkpoints, local or on the Hub, as `models:` in the configuration names them.
+Out: results/geometry/{model}/{revision}/ with γ, its decomposition, g, their description and
+     profiles; results/geometry/summary.csv and plots over all revisions.
+"""
+
+
+rule geometry:
+    """Everything about the vocabulary's geometry."""
+    input:
+        "results/geometry/summary.csv",
+        expand(
+            "results/geometry/{model}/plots/{plot}.svg",
+            model=CONFIG.models,
+            plot=["spectrum", "effective_rank", "condition_number", "seconds"],
+        ),
+
+
+checkpoint resolve_revisions:
+    """Turn names and patterns into commits, which from then on pin the run."""
+    output:
+        # Kept while the rule runs again: a revision that is pinned stays pinned.
+        pinned=update("results/geometry/{model}/revisions.tsv"),
+    params:
+        path=lambda wildcards: model_params(wildcards).path,
+        repo=lambda wildcards: model_params(wildcards).repo,
+        revisions=lambda wildcards: model_params(wildcards).revisions,
+        every=lambda wildcards: model_params(wildcards).every,
+        present=revisions_present,
+    log:
+        "logs/geometry/{model}/resolve_revisions.log",
+    conda:
+        "../../envs/geometry.yaml"
+    resources:
+        downloads=1,
+    script:
+        "../scripts/resolve_revisions.py"
+
+
+rule extract_unembedding:
+    """Fetch the bytes of the unembedding matrix γ, and no others."""
+    input:
+        pinned=ancient("results/geometry/{model}/revisions.tsv"),
+        checkpoint=checkpoint_files,
+    output:
+        unembedding=UNEMBEDDING,
+        profile=multiext(
+            "results/geometry/{model}/{revision}/profiles/extract", ".prof", ".txt", ".svg"
+        ),
+        facts="results/geometry/{model}/{revision}/profiles/extract.json",
+    params:
+        path=lambda wildcards: model_params(wildcards).path,
+        repo=lambda wildcards: model_params(wildcards).repo,
+        commit=commit,
+        tensor=lambda wildcards: model_params(wildcards).unembedding,
+        download=CONFIG.download,
+        code=code_digest("extract_unembedding.py"),
+    log:
+        "logs/geometry/{model}/{revision}/extract.log",
+    conda:
+        "../../envs/geometry.yaml"
+    resources:
+        downloads=1,
+    script:
+        "../scripts/extract_unembedding.py"
+
+
+rule decompose_covariance:
+    """Eigendecompose the covariance of one unembedding matrix."""
+    input:
+        unembedding="results/geometry/{model}/{revision}/unembedding.safetensors",
+    output:
+        decomposition="results/geometry/{model}/{revision}/decomposition.safetensors",
+        profile=multiext(
+            "results/geometry/{model}/{revision}/profiles/decompose", ".prof", ".txt", ".svg"
+        ),
+        facts="results/geometry/{model}/{revision}/profiles/decompose.json",
+    params:
+        backend=CONFIG.backend,
+        precision=CONFIG.precision,
+        rows=lambda wildcards: model_params(wildcards).rows,
+        code=code_digest("decompose_covariance.py"),
+    threads: 4
+    log:
+        "logs/geometry/{model}/{revision}/decompose.log",
+    conda:
+        BACKEND_ENV
+    script:
+        "../scripts/decompose_covariance.py"
+
+
+rule transform_unembedding:
+    """Write g = (γ − μ) C^(−1/2), measure its whitening residual and describe the checkpoint."""
+    input:
+        unembedding="results/geometry/{model}/{revision}/unembedding.safetensors",
+        decomposition="results/geometry/{model}/{revision}/decomposition.safetensors",
+        extract="results/geometry/{model}/{revision}/profiles/extract.json",
+        decompose="results/geometry/{model}/{revision}/profiles/decompose.json",
+    output:
+        causal="results/geometry/{model}/{revision}/causal.safetensors",
+        geometry="results/geometry/{model}/{revision}/geometry.json",
+        profile=multiext(
+            "results/geometry/{model}/{revision}/profiles/transform", ".prof", ".txt", ".svg"
+        ),
+    params:
+        backend=CONFIG.backend,
+        on_rank_deficient=CONFIG.on_rank_deficient,
+        code=code_digest("transform_unembedding.py"),
+    threads: 4
+    log:
+        "logs/geometry/{model}/{revision}/transform.log",
+    conda:
+        BACKEND_ENV
+    script:
+        "../scripts/transform_unembedding.py"
+
+
+rule summarize_geometry:
+    """Gather one row per model and revision."""
+    input:
+        of_every_revision("results/geometry/{model}/{revision}/geometry.json"),
+    output:
+        report(
+            "results/geometry/summary.csv",
+            caption="../report/summary.rst",
+            category="Geometry",
+            labels={"result": "summary of all checkpoints"},
+        ),
+    params:
+        code=code_digest("summarize_geometry.py"),
+    log:
+        "logs/geometry/summarize_geometry.log",
+    conda:
+        "../../envs/plots.yaml"
+    script:
+        "../scripts/summarize_geometry.py"
+
+
+rule plot_geometry:
+    """Plot one model's geometry over its training."""
+    input:
+        geometry=of_every_revision("results/geometry/{model}/{revision}/geometry.json"),
+        decomposition=of_every_revision(
+            "results/geometry/{model}/{revision}/decomposition.safetensors"
+        ),
+    output:
+        spectrum=geometry_plot("spectrum"),
+        effective_rank=geometry_plot("effective_rank"),
+        condition_number=geometry_plot("condition_number"),
+        seconds=geometry_plot("seconds"),
+    params:
+        code=code_digest("plot_geometry.py"),
+    log:
+        "logs/geometry/{model}/plot_geometry.log",
+    conda:
+        "../../envs/plots.yaml"
+    script:
+        "../scripts/plot_geometry.py"

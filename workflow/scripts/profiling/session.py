@@ -1,0 +1,65 @@
+"""Profiling one stage, and keeping the profile whatever becomes of the stage."""
+
+from __future__ import annotations
+
+import cProfile
+import io
+import pstats
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from profiling.flamegraph import flame_graph
+from profiling.stacks import StackSampler
+from profiling.stopwatch import Stopwatch
+
+SUFFIXES = (".prof", ".txt", ".svg")
+
+
+@contextmanager
+def profiled(stage: str, target: Path, on_failure: Path) -> Iterator[Stopwatch]:
+    """Run the block under cProfile and the stack sampler, and yield a stopwatch for its steps.
+
+    Writes ``target`` with the suffixes .prof, .txt and .svg. Where the block raises, or SIGTERM
+    ends the process, they go beside ``on_failure`` instead, since Snakemake deletes the outputs
+    of a job that failed; the exception goes on. Needs the main thread.
+    """
+    profile, sampler, clock = cProfile.Profile(), StackSampler(), Stopwatch()
+    terminated = signal.signal(signal.SIGTERM, _exit_on_signal)
+    destination = on_failure
+    sampler.start(sys._getframe(2))
+    profile.enable()
+    try:
+        yield clock
+        destination = target
+    finally:
+        profile.disable()
+        sampler.stop()
+        signal.signal(signal.SIGTERM, terminated)
+        _write(stage, destination, profile, sampler)
+        if destination is on_failure:
+            print(f"The profile up to here is in {destination}.prof, .txt and .svg", file=sys.stderr)
+
+
+def _exit_on_signal(signum: int, _frame: FrameType | None) -> NoReturn:
+    print(f"Ended by {signal.Signals(signum).name}", file=sys.stderr)
+    raise SystemExit(128 + signum)
+
+
+def _write(stage: str, target: Path, profile: cProfile.Profile, sampler: StackSampler) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    prof, txt, svg = (target.with_name(target.name + suffix) for suffix in SUFFIXES)
+    profile.dump_stats(prof)
+    txt.write_text(table(profile))
+    svg.write_text(flame_graph(sampler.seconds, stage))
+
+
+def table(profile: cProfile.Profile) -> str:
+    """Return the functions with their calls and seconds, sorted by cumulative time."""
+    text = io.StringIO()
+    pstats.Stats(profile, stream=text).strip_dirs().sort_stats("cumulative").print_stats()
+    return text.getvalue()

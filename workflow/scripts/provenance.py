@@ -1,0 +1,55 @@
+"""Which code a result was made by."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from functools import cache
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parent
+
+
+@cache
+def code_digest(script: str) -> str:
+    """Return a digest of a script and of every module beside it that it imports, however deep.
+
+    As a parameter of its rule it makes Snakemake run the rule again when any of them changes,
+    which Snakemake does not see by itself.
+    """
+    seen: dict[Path, bytes] = {}
+    _collect(SCRIPTS / script, seen)
+    digest = hashlib.sha256()
+    for path in sorted(seen):
+        digest.update(str(path.relative_to(SCRIPTS)).encode() + b"\0" + seen[path])
+    return digest.hexdigest()[:16]
+
+
+def _collect(path: Path, seen: dict[Path, bytes]) -> None:
+    if path in seen:
+        return
+    seen[path] = path.read_bytes()
+    for module in _imported(ast.parse(seen[path])):
+        for found in _files(module):
+            _collect(found, seen)
+
+
+def _imported(tree: ast.AST) -> set[str]:
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def _files(module: str) -> list[Path]:
+    """Return the files that importing a module beside the scripts executes; none for others."""
+    files = []
+    path = SCRIPTS
+    for part in module.split("."):
+        path = path / part
+        candidates = (path.with_suffix(".py"), path / "__init__.py")
+        files += [candidate for candidate in candidates if candidate.is_file()]
+    return files

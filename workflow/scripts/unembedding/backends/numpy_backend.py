@@ -1,0 +1,76 @@
+"""NumPy and SciPy on the CPU.
+
+BLAS and LAPACK are called through SciPy where NumPy has no equal: syrk forms half of a symmetric
+product, and syevd works in place in the precision asked for (docs/benchmarks.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from scipy.linalg import blas, eigh
+
+from machine import cpu_model
+from unembedding.errors import GeometryError
+
+LARGEST = 32766  # 1 + 6n + 2n² elements of workspace have to fit a 32-bit integer
+
+
+class NumpyBackend:
+    """All cores that BLAS was given."""
+
+    name = "numpy"
+
+    def __init__(self) -> None:
+        self.device = cpu_model()
+
+    def gram(
+        self, blocks: Iterable[np.ndarray], shift: np.ndarray, precision: np.dtype
+    ) -> np.ndarray:
+        double = precision == np.float64
+        syrk = blas.dsyrk if double else blas.ssyrk
+        total = np.zeros((len(shift), len(shift)), order="F")
+        for centered in _centered(blocks, shift, precision):
+            if double:
+                total = syrk(1.0, centered.T, beta=1.0, c=total, overwrite_c=True)
+            else:
+                total += syrk(1.0, centered.T)
+        return total
+
+    def eigh(self, symmetric: np.ndarray, precision: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+        if len(symmetric) > LARGEST:
+            raise GeometryError(
+                f"A width of {len(symmetric)} is beyond this LAPACK, whose divide-and-conquer "
+                f"eigensolver addresses its workspace in 32 bits: at most {LARGEST}. "
+                "Use `backend: cupy`."
+            )
+        matrix = np.asfortranarray(symmetric, precision)
+        return eigh(matrix, lower=False, driver="evd", overwrite_a=True, check_finite=False)
+
+    def host(self, symmetric: np.ndarray) -> np.ndarray:
+        for i in range(1, len(symmetric)):
+            symmetric[i, :i] = symmetric[:i, i]
+        return symmetric
+
+    def scaled_outer(self, vectors: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        vectors = np.asarray(vectors, np.float64)
+        vectors *= scale
+        return self.host(blas.dsyrk(1.0, vectors.T, trans=1))
+
+    def products(
+        self, blocks: Iterable[np.ndarray], shift: np.ndarray, matrix: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        for centered in _centered(blocks, shift, np.dtype(np.float32)):
+            yield centered @ matrix
+
+
+def _centered(
+    blocks: Iterable[np.ndarray], shift: np.ndarray, dtype: np.dtype
+) -> Iterator[np.ndarray]:
+    """Yield x − shift, subtracted in float64, in one buffer that the next block reuses."""
+    buffer = np.empty((0, len(shift)), dtype)
+    for block in blocks:
+        if len(buffer) < len(block):
+            buffer = np.empty(block.shape, dtype)
+        yield np.subtract(block, shift, out=buffer[: len(block)], casting="same_kind")

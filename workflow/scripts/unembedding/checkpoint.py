@@ -1,0 +1,119 @@
+"""One checkpoint: which files hold its weights, and in which of them a tensor lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from unembedding.errors import GeometryError
+from unembedding.layouts import Choice, choose_unembedding
+from unembedding.safetensors_header import read_header
+from unembedding.sources import Source, read_json
+from unembedding.stored import StoredTensor
+from unembedding.torch_archive import locate, read_archive
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format of weights: its files, the index that lists its shards, and its reader."""
+
+    single: str
+    index: str
+    suffix: str
+    read: Callable[[Source, str], dict[str, StoredTensor]]
+
+
+# In order of preference: a repository often holds the same weights in both formats.
+FORMATS = (
+    Format(
+        "model.safetensors",
+        "model.safetensors.index.json",
+        ".safetensors",
+        lambda source, file: read_header(source, file)[0],
+    ),
+    Format("pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", read_archive),
+    Format("model.pt", "model.pt.index.json", ".pt", read_archive),
+)
+NO_WEIGHTS = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin", "optim.pt"})
+
+
+class Checkpoint:
+    """The tensors of a checkpoint, found by reading headers and never by building a model."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._read: dict[str, dict[str, StoredTensor]] = {}
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The content of config.json, empty where there is none."""
+        if "config.json" not in self.source.sizes():
+            return {}
+        config = read_json(self.source, "config.json")
+        return config if isinstance(config, dict) else {}
+
+    @cached_property
+    def format(self) -> Format:
+        sizes = self.source.sizes()
+        for fmt in FORMATS:
+            if fmt.index in sizes or fmt.single in sizes or self._files(fmt):
+                return fmt
+        listing = ", ".join(list(sizes)[:20]) or "nothing"
+        raise GeometryError(
+            f"{self.source.where()} holds no weights this workflow reads (*.safetensors, "
+            f"pytorch_model*.bin or model.pt). It holds: {listing}."
+        )
+
+    @cached_property
+    def weight_map(self) -> dict[str, str]:
+        """{tensor name: file} as the index says, or as the files themselves say without one."""
+        sizes, fmt = self.source.sizes(), self.format
+        if fmt.single in sizes:
+            return {name: fmt.single for name in self.tensors(fmt.single)}
+        if fmt.index not in sizes:
+            return {name: file for file in self._files(fmt) for name in self.tensors(file)}
+        index = read_json(self.source, fmt.index)
+        mapping = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(mapping, dict) or not all(isinstance(v, str) for v in mapping.values()):
+            raise GeometryError(f"{self.source.where(fmt.index)} has no usable `weight_map`.")
+        return mapping
+
+    def tensors(self, file: str) -> dict[str, StoredTensor]:
+        """Return the tensors of one file of weights."""
+        if file not in self._read:
+            self._read[file] = self.format.read(self.source, file)
+        return self._read[file]
+
+    def choose(self, exact: str | None = None) -> Choice:
+        """Choose the unembedding tensor; see ``layouts.choose_unembedding``."""
+        known = {t.name: t.shape for tensors in self._read.values() for t in tensors.values()}
+        shapes = {name: known.get(name) for name in self.weight_map}
+        return choose_unembedding(shapes, self.config, self.source.where(), exact)
+
+    def find(self, name: str) -> StoredTensor:
+        """Return where a tensor is, with its offset in its file.
+
+        The shard that the index names is looked at first, then the others: an index can be wrong.
+        """
+        named = self.weight_map[name]
+        files = self._files(self.format)
+        if named in files and name in (tensors := self.tensors(named)):
+            return locate(self.source, tensors[name])
+        for file in files:
+            if file != named and name in (tensors := self.tensors(file)):
+                self.source.warnings.append(
+                    f"The index puts {name!r} in {named!r}; it was found in {file!r}."
+                )
+                return locate(self.source, tensors[name])
+        missing = "which is missing" if named not in files else "which does not hold it"
+        raise GeometryError(
+            f"{self.source.where()}: the index puts tensor {name!r} in {named!r}, {missing}, and "
+            f"no other of the {len(files)} files of weights has it."
+        )
+
+    def _files(self, fmt: Format) -> list[str]:
+        return [
+            f for f in self.source.sizes() if f.endswith(fmt.suffix) and f not in NO_WEIGHTS
+        ]

@@ -1,0 +1,259 @@
+"""Checkpoints in a repository of the Hugging Face Hub, read by byte range.
+
+huggingface_hub supplies everything about the Hub: endpoint, token, refs, metadata, URLs, errors,
+whole snapshots. What it lacks is a range read that resumes where a connection broke and that
+refuses an answer which is not the range asked for (2.4.0); that is ``HubRepository.stream``.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+import httpx2
+from huggingface_hub import HfApi, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RemoteEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+from unembedding.errors import GeometryError
+from unembedding.sources import CHUNK, LocalFolder
+
+TIMEOUT = 30  # seconds without a byte; huggingface_hub's shared client has none
+ATTEMPTS = 6  # without progress
+LONGEST_WAIT = 300  # seconds, whatever the server asks for
+TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+Result = TypeVar("Result")
+
+
+class HubRepository:
+    """One commit of a model repository on the Hub."""
+
+    def __init__(self, repo: str, revision: str, commit: str) -> None:
+        self.repo, self.revision, self.commit = repo, revision, commit
+        self.bytes_fetched = 0
+        self.warnings: list[str] = []
+
+    @cached_property
+    def _info(self) -> dict[str, tuple[int, str | None]]:
+        info = with_retries(
+            lambda: HfApi().model_info(
+                self.repo, revision=self.commit, files_metadata=True, timeout=TIMEOUT
+            ),
+            self.where(),
+        )
+        return {
+            f.rfilename: (f.size or 0, f.lfs.sha256 if f.lfs else None)
+            for f in info.siblings or []
+        }
+
+    def sizes(self) -> dict[str, int]:
+        return {name: size for name, (size, _) in self._info.items() if "/" not in name}
+
+    def where(self, name: str = "") -> str:
+        return f"{self.repo}@{self.revision}" + (f"/{name}" if name else "")
+
+    def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
+        """Yield a byte range, resuming after broken connections from the last byte received."""
+        failures = 0
+        while start < stop:
+            try:
+                for chunk in self._request(name, start, stop):
+                    start += len(chunk)
+                    self.bytes_fetched += len(chunk)
+                    failures = 0
+                    yield chunk
+            except (httpx2.HTTPError, OfflineModeIsEnabled) as error:
+                failures += 1
+                wait_or_raise(error, failures, self.where(name))
+
+    def _request(self, name: str, start: int, stop: int) -> Iterator[bytes]:
+        """Yield what one request brings of a range; the connection may end early without error."""
+        url = hf_hub_url(self.repo, name, revision=self.commit)
+        asked = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+        headers = {**build_hf_headers(), **asked}
+        with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT) as response:
+            hf_raise_for_status(response)
+            skip = 0
+            if response.status_code == 200:
+                skip = start
+                self._warn_once(f"{response.url.host} ignores byte ranges; whole files were read.")
+            elif not _is_range(response, start, stop):
+                raise httpx2.RemoteProtocolError(
+                    f"asked for bytes {start} to {stop - 1}, was sent "
+                    f"{response.headers.get('Content-Range')!r} (HTTP {response.status_code})"
+                )
+            wanted = stop - start
+            for chunk in response.iter_bytes(CHUNK):
+                dropped = min(skip, len(chunk))
+                skip -= dropped
+                self.bytes_fetched += dropped
+                kept = chunk[dropped : dropped + wanted]
+                wanted -= len(kept)
+                if kept:
+                    yield kept
+                if not wanted:
+                    return
+        raise httpx2.RemoteProtocolError(f"the answer ended {wanted} bytes early")
+
+    def _warn_once(self, warning: str) -> None:
+        if warning not in self.warnings:
+            self.warnings.append(warning)
+
+    def snapshot(self) -> LocalFolder:
+        """Download every file of the commit into the Hub cache, and return its folder there."""
+        from huggingface_hub import snapshot_download
+
+        missing = [
+            size
+            for name, (size, _) in self._info.items()
+            if not isinstance(try_to_load_from_cache(self.repo, name, revision=self.commit), str)
+        ]
+        folder = with_retries(
+            lambda: snapshot_download(self.repo, revision=self.commit), self.where()
+        )
+        local = LocalFolder(Path(folder))
+        local.bytes_fetched = sum(missing)
+        return local
+
+
+def list_refs(repo: str, pull_requests: bool = False) -> dict[str, str]:
+    """Return {revision name: commit} of a repository's branches and tags, and pull requests."""
+    get_session().timeout = TIMEOUT
+    refs = with_retries(
+        lambda: HfApi().list_repo_refs(repo, include_pull_requests=pull_requests), repo
+    )
+    named = {ref.name: ref.target_commit for ref in [*refs.tags, *refs.branches]}
+    return named | {ref.ref: ref.target_commit for ref in refs.pull_requests or []}
+
+
+def commit_exists(repo: str, commit: str) -> bool:
+    """Return whether a repository has the commit of 40 hex digits."""
+    try:
+        HfApi().model_info(repo, revision=commit, timeout=TIMEOUT)
+    except RevisionNotFoundError:
+        return False
+    except httpx2.HTTPError as error:
+        raise explain(error, repo) from None
+    return True
+
+
+def with_retries(call: Callable[[], Result], where: str) -> Result:
+    """Call until it succeeds, waiting between transient failures; raise GeometryError at last."""
+    failures = 0
+    while True:
+        try:
+            return call()
+        except (httpx2.HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
+            failures += 1
+            wait_or_raise(error, failures, where)
+        except HFValidationError as error:
+            raise GeometryError(f"{where} is no name of a repository: {error}") from None
+
+
+def wait_or_raise(error: Exception, failures: int, where: str) -> None:
+    """Wait before the next attempt, or raise what the error means to a person."""
+    if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # snapshot_download hides the real one
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    transient = isinstance(error, httpx2.TransportError) and not isinstance(
+        error, httpx2.LocalProtocolError | httpx2.UnsupportedProtocol
+    )
+    if failures >= ATTEMPTS or not (transient or status in TRANSIENT):
+        raise explain(error, where) from None
+    asked = _wait_asked_for(error)
+    if asked is not None and asked > LONGEST_WAIT:
+        raise explain(error, where) from None
+    wait = (asked or min(2**failures, 60)) * random.uniform(1, 1.25)
+    print(
+        f"{where}: {_reason(error)}; attempt {failures} of {ATTEMPTS}, next in {wait:.0f} s",
+        file=sys.stderr,
+    )
+    time.sleep(wait)
+
+
+def explain(error: Exception, where: str) -> GeometryError:
+    """Turn an error of the Hub into a message that says what to do. Never shows the token."""
+    token = "Set HF_TOKEN, or run `hf auth login`"
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    if isinstance(error, OfflineModeIsEnabled):
+        advice = "HF_HUB_OFFLINE is set, so nothing can be fetched. Unset it, or use `path:`."
+    elif isinstance(error, GatedRepoError) or status == 403:
+        advice = (
+            "access is restricted (HTTP 403 or gated). Ask for access on the model's page, then "
+            f"use a token of the account that was granted it. {token}."
+        )
+    elif isinstance(error, RevisionNotFoundError):
+        advice = "the repository has no such revision (HTTP 404)."
+    elif isinstance(error, RemoteEntryNotFoundError):
+        advice = f"the repository has no such file (HTTP 404) at {_url(error)}."
+    elif status == 401 and "credentials" in str(error).lower():
+        advice = f"the token is invalid or expired (HTTP 401). {token} with a fresh one."
+    elif isinstance(error, RepositoryNotFoundError) or status == 404:
+        advice = (
+            f"there is no such repository, or it is private (HTTP {status}) at {_url(error)}. "
+            f"Check `repo:` for a typing mistake. {token} if it is private."
+        )
+    elif status == 401:
+        advice = f"the Hub asks for a token (HTTP 401). {token}."
+    elif status == 429:
+        advice = "the Hub's rate limit is reached (HTTP 429). Run again later, or with a token."
+    elif status is not None:
+        advice = f"the Hub answered HTTP {status} at {_url(error)}. Run again later."
+    else:
+        advice = f"{_reason(error)} (at {_url(error)}). Check the network and HF_ENDPOINT."
+    return GeometryError(f"{where}: {advice}")
+
+
+def _is_range(response: httpx2.Response, start: int, stop: int) -> bool:
+    found = re.match(r"bytes (\d+)-(\d+)/", response.headers.get("Content-Range", ""))
+    return (
+        response.status_code == 206
+        and found is not None
+        and int(found[1]) == start
+        and int(found[2]) < stop
+    )
+
+
+def _wait_asked_for(error: Exception) -> float | None:
+    """Return the seconds that Retry-After or RateLimit ask for (RFC 9110, ratelimit-headers)."""
+    if not isinstance(error, HfHubHTTPError):
+        return None
+    headers = error.response.headers
+    found = re.fullmatch(r"\s*(\d+)\s*", headers.get("Retry-After", "")) or re.search(
+        r"\bt=(\d+)", headers.get("RateLimit", "") if error.response.status_code == 429 else ""
+    )
+    return int(found[1]) + 1 if found else None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, HfHubHTTPError):
+        return f"HTTP {error.response.status_code}"
+    if isinstance(error, httpx2.LocalProtocolError):
+        return "a header could not be sent; the token may contain a space or a line break"
+    if isinstance(error, httpx2.TimeoutException):
+        return f"nothing was received for {TIMEOUT} s"
+    return f"the connection failed ({type(error).__name__}: {error})"
+
+
+def _url(error: Exception) -> str:
+    """Return the address asked for, without its query, which may hold a signature."""
+    try:
+        request = error.request if isinstance(error, httpx2.HTTPError) else None
+    except RuntimeError:  # httpx2 raises it where no request is attached
+        request = None
+    return str(request.url.copy_with(query=None)) if request is not None else "an unknown address"

@@ -1,0 +1,157 @@
+"""Plots of one model's geometry over its training, readable without colour."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from unembedding.files import read_json_file, write_text
+from unembedding.tensor_file import TensorFile
+
+matplotlib.use("svg")
+matplotlib.rcParams.update(
+    {
+        "svg.hashsalt": "unembedding",  # the same data give the same file
+        "svg.fonttype": "none",
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.alpha": 0.3,
+    }
+)
+MOST_SPECTRA = 8  # lines that can still be told apart
+HATCHES = {"extract": "", "decompose": "//", "transform": ".."}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One checkpoint of the plots."""
+
+    geometry: dict[str, Any]
+    decomposition: Path
+
+    @property
+    def revision(self) -> str:
+        return self.geometry["revision"]
+
+    @property
+    def training(self) -> tuple[int, int] | None:
+        training = self.geometry["training"]
+        return (training["stage"], training["step"]) if training else None
+
+
+def plot_model(
+    model: str,
+    geometries: Sequence[Path],
+    decompositions: Sequence[Path],
+    targets: dict[str, Path],
+) -> None:
+    """Draw the plots named in ``targets`` from the results of a model's revisions."""
+    pairs = zip(geometries, decompositions, strict=True)
+    points = [Point(read_json_file(g), d) for g, d in pairs]
+    points.sort(key=lambda p: (p.training is None, p.training or (0, 0)))
+    draw = {
+        "spectrum": _spectrum,
+        "effective_rank": _effective_rank,
+        "condition_number": _condition_number,
+        "seconds": _seconds,
+    }
+    for name, target in targets.items():
+        figure = Figure(figsize=(7, 4.2), layout="constrained")
+        axes = figure.add_subplot()
+        draw[name](axes, points)
+        axes.set_title(f"{model}: {axes.get_title()}", loc="left", fontsize=11)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+        write_text(target, text.getvalue())
+
+
+def _spectrum(axes: Axes, points: list[Point]) -> None:
+    shown = points
+    if len(points) > MOST_SPECTRA:
+        shown = [points[i] for i in np.linspace(0, len(points) - 1, MOST_SPECTRA).round().astype(int)]
+    for index, point in enumerate(shown):
+        eigenvalues = TensorFile(point.decomposition).read("eigenvalues", 1)[::-1]
+        positive = eigenvalues[eigenvalues > 0]
+        shade = 0.8 - 0.8 * index / max(len(shown) - 1, 1)
+        axes.plot(
+            np.arange(1, len(positive) + 1),
+            positive,
+            color=str(shade),
+            marker="os^Dvx+*"[index % 8],
+            markevery=0.2,
+            markersize=4,
+            label=point.revision,
+        )
+    axes.set(
+        title="eigenvalues of the unembedding's covariance",
+        xlabel="index (largest first)",
+        ylabel="eigenvalue",
+        xscale="log",
+        yscale="log",
+    )
+    axes.legend(fontsize=8, title="revision, from early (pale) to late (dark)", title_fontsize=8)
+
+
+def _effective_rank(axes: Axes, points: list[Point]) -> None:
+    _over_training(axes, points, "effective_rank")
+    width = points[0].geometry["width"]
+    axes.axhline(width, color="0.4", linestyle="--", linewidth=1)
+    axes.annotate(f"width {width}", (1, width), xycoords=("axes fraction", "data"), ha="right",
+                  va="bottom", fontsize=8)
+    axes.set(title="effective rank of the covariance", ylabel="effective rank (dimensions)")
+    axes.set_ylim(bottom=0, top=1.1 * width)
+
+
+def _condition_number(axes: Axes, points: list[Point]) -> None:
+    _over_training(axes, points, "condition_number")
+    axes.set(title="condition number of the covariance", ylabel="λmax / λmin", yscale="log")
+
+
+def _over_training(axes: Axes, points: list[Point], quantity: str) -> None:
+    """Plot a quantity against the training step, or by revision where the names tell no step."""
+    stages = sorted({p.training[0] for p in points if p.training})
+    for index, stage in enumerate(stages):
+        line = [p for p in points if p.training and p.training[0] == stage]
+        axes.plot(
+            [p.training[1] for p in line if p.training],
+            [p.geometry[quantity] for p in line],
+            color=str(0.5 * index / max(len(stages) - 1, 1)),
+            marker="os^D"[index % 4],
+            label=f"stage {stage}",
+        )
+    if len(stages) > 1:
+        axes.legend(fontsize=8)
+    if stages:
+        axes.set_xlabel("training step (logarithmic from the first step on)")
+        smallest = min((p.training[1] for p in points if p.training and p.training[1]), default=1)
+        axes.set_xscale("symlog", linthresh=smallest)
+    else:
+        positions = range(len(points))
+        axes.plot(positions, [p.geometry[quantity] for p in points], "o", color="0")
+        axes.set_xticks(positions, [p.revision for p in points], rotation=30, ha="right")
+        axes.set_xlabel("revision")
+
+
+def _seconds(axes: Axes, points: list[Point]) -> None:
+    positions = np.arange(len(points))
+    bottom = np.zeros(len(points))
+    for shade, (stage, hatch) in zip(("0.9", "0.6", "0.75"), HATCHES.items(), strict=True):
+        seconds = np.array([p.geometry["seconds"][stage] for p in points])
+        axes.bar(positions, seconds, bottom=bottom, color=shade, edgecolor="0", hatch=hatch,
+                 linewidth=0.5, label=stage)
+        bottom += seconds
+    step = max(1, len(points) // 12)
+    labels = [p.revision for p in points]
+    axes.set_xticks(positions[::step], labels[::step], rotation=30, ha="right", fontsize=8)
+    axes.set(title="wall time of each stage", ylabel="seconds", xlabel="revision")
+    axes.legend(fontsize=8)

@@ -1,0 +1,168 @@
+"""Names of revisions: choosing them by pattern, ordering them by step, pinning their commits."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from unembedding.errors import GeometryError
+
+LOCAL = "local"
+COMMIT = re.compile(r"[0-9a-f]{40}")
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
+SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+@dataclass(frozen=True, order=True)
+class Progress:
+    """How far training had come, as a revision's name tells it."""
+
+    stage: int
+    step: int
+    tokens: int | None = None
+
+
+def parse_progress(revision: str) -> Progress | None:
+    """Read stage, step and tokens from names like ``stage1-step1000-tokens5B``; None without step.
+
+    A name without a stage counts as stage 0.
+    """
+    step = re.search(r"(?:^|[-_/])step[-_]?(\d+)", revision)
+    if step is None:
+        return None
+    stage = re.search(r"(?:^|[-_/])stage[-_]?(\d+)", revision)
+    tokens = re.search(r"tokens[-_]?(\d+(?:\.\d+)?)([KMBT]?)", revision)
+    return Progress(
+        stage=int(stage[1]) if stage else 0,
+        step=int(step[1]),
+        tokens=round(float(tokens[1]) * SCALE[tokens[2]]) if tokens else None,
+    )
+
+
+def by_step(revision: str) -> tuple[bool, int, int, str]:
+    """Sort key: revisions with a step first, in order of stage and step; the others by name."""
+    progress = parse_progress(revision)
+    if progress is None:
+        return (True, 0, 0, revision)
+    return (False, progress.stage, progress.step, revision)
+
+
+def is_pattern(revision: str) -> bool:
+    return any(character in revision for character in "*?[")
+
+
+def select_revisions(
+    asked: Sequence[str], available: Iterable[str], every: int = 1, where: str = "the model"
+) -> list[str]:
+    """Return the revisions asked for, in that order, each once.
+
+    A glob pattern gives what it matches in order of step, thinned to every ``every``-th. Raises
+    GeometryError naming each revision that does not exist, with the nearest ones that do.
+    """
+    names = sorted(available, key=by_step)
+    chosen: dict[str, None] = {}
+    missing: list[str] = []
+    for wanted in asked:
+        if wanted in names:
+            found = [wanted]
+        elif is_pattern(wanted):
+            found = [n for n in names if fnmatch.fnmatchcase(n, wanted)][::every]
+        else:
+            found = []
+        if not found:
+            missing.append(wanted)
+        chosen.update(dict.fromkeys(found))
+    if missing:
+        lines = [f"  {name!r}: {_nearest(name, names)}" for name in missing]
+        raise GeometryError(
+            f"{where} has {len(names)} revisions, and none of these:\n" + "\n".join(lines)
+        )
+    return list(chosen)
+
+
+def _nearest(name: str, names: Sequence[str], most: int = 3) -> str:
+    """Say which revisions come nearest: by step where both have one, else by spelling."""
+    asked = parse_progress(name)
+    steps = {n: p for n in names if (p := parse_progress(n)) is not None}
+    if asked is not None and steps:
+        near = sorted(
+            steps, key=lambda n: (steps[n].stage != asked.stage, abs(steps[n].step - asked.step))
+        )[:most]
+    else:
+        near = difflib.get_close_matches(name, names, n=most, cutoff=0) or list(names[:most])
+    return "the nearest are " + ", ".join(near) if near else "there are none at all"
+
+
+def local_revisions(folder: Path) -> dict[str, Path]:
+    """Return {revision: folder} of a local model.
+
+    A folder that holds weights or a config.json is one checkpoint, called ``local``; otherwise
+    each sub-folder that does is one revision.
+    """
+    if not folder.is_dir():
+        raise GeometryError(f"There is no folder {folder}. Check `path:` in the configuration.")
+    if _is_checkpoint(folder):
+        return {LOCAL: folder}
+    found = {sub.name: sub for sub in folder.iterdir() if sub.is_dir() and _is_checkpoint(sub)}
+    if not found:
+        raise GeometryError(
+            f"{folder} holds no checkpoint: neither weights nor a config.json, there or in any of "
+            "its sub-folders."
+        )
+    return {name: found[name] for name in sorted(found, key=by_step)}
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    return (folder / "config.json").is_file() or any(
+        next(folder.glob(pattern), None) for pattern in WEIGHTS
+    )
+
+
+def folder_name(revision: str) -> str:
+    """Return the revision percent-encoded, so that no two share a folder: ``refs%2Fpr%2F1``."""
+    return quote(revision, safe="")
+
+
+def read_revisions(path: Path) -> dict[str, str]:
+    """Return {revision: commit} of a ``revisions.tsv``, in its order."""
+    header, *lines = path.read_text().splitlines() or [""]
+    if header != "revision\tcommit":
+        raise GeometryError(f"{path} is damaged: its first line is {header!r}. Delete it.")
+    return dict(line.split("\t") for line in lines)  # type: ignore[misc]
+
+
+def format_revisions(commits: Mapping[str, str]) -> str:
+    """Return the content of a ``revisions.tsv``."""
+    return "".join(f"{r}\t{c}\n" for r, c in {"revision": "commit", **commits}.items())
+
+
+def resolve_revisions(
+    asked: Sequence[str],
+    every: int,
+    repo: str | None,
+    folder: Path | None,
+    pinned: Mapping[str, str],
+) -> dict[str, str]:
+    """Return {revision: commit} of what was asked for. What is ``pinned`` already stays as it is.
+
+    Raises GeometryError where a revision does not exist, or a local model and a repository that
+    cannot be read.
+    """
+    if folder is not None:
+        names = select_revisions(asked, local_revisions(folder), every, str(folder))
+        return dict.fromkeys(names, LOCAL)
+    assert repo is not None
+    if all(name in pinned for name in asked):  # nothing new: no request
+        return {name: pinned[name] for name in asked}
+    from unembedding.hub import commit_exists, list_refs
+
+    available = list_refs(repo, any(name.startswith("refs/pr/") for name in asked))
+    commits = [name for name in asked if COMMIT.fullmatch(name) and commit_exists(repo, name)]
+    available |= {commit: commit for commit in commits}
+    names = select_revisions(asked, available, every, repo)
+    return {name: pinned.get(name, available[name]) for name in names}

@@ -1,0 +1,98 @@
+"""The safetensors header: eight bytes of length, then JSON; read by range, without the weights.
+
+The format is described at https://github.com/huggingface/safetensors#format. The library itself
+opens only local files and, for NumPy, no bfloat16, which is why the header is read here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from unembedding.errors import GeometryError
+from unembedding.sources import Source, read
+from unembedding.stored import StoredTensor
+
+MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors library
+LFS_POINTER = b"version https://git-lfs"
+ITEM_BITS = {
+    "F64": 64,
+    "F32": 32,
+    "F16": 16,
+    "BF16": 16,
+    "I64": 64,
+    "I32": 32,
+    "I16": 16,
+    "I8": 8,
+    "U64": 64,
+    "U32": 32,
+    "U16": 16,
+    "U8": 8,
+    "BOOL": 8,
+    "F8_E4M3": 8,
+    "F8_E5M2": 8,
+    "C64": 64,
+}
+
+
+def read_header(source: Source, file: str) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """Return the tensors of a safetensors file, and its metadata, from its header alone.
+
+    Raises GeometryError, naming the file and the expected and actual bytes, for anything that is
+    not a well-formed header.
+    """
+    where, size = source.where(file), source.sizes()[file]
+    prefix = read(source, file, 0, min(size, len(LFS_POINTER)))
+    if prefix == LFS_POINTER:
+        raise GeometryError(
+            f"{where} is a Git LFS pointer, not weights: {size} bytes of text. "
+            "Fetch the real file with `git lfs pull`, or give the model as `repo:`."
+        )
+    if size < 8:
+        raise GeometryError(f"{where} has {size} bytes; a safetensors file has at least 8.")
+    length = int.from_bytes(prefix[:8], "little")
+    if length > min(MAX_HEADER, size - 8):
+        raise GeometryError(
+            f"{where} is truncated or no safetensors file: it announces a header of {length} bytes "
+            f"and has {size} bytes in all."
+        )
+    try:
+        header = json.loads(read(source, file, 8, 8 + length))
+        metadata = header.pop("__metadata__", None) or {}
+        tensors = {n: _tensor(n, entry, file, 8 + length) for n, entry in header.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise GeometryError(f"{where} has a broken safetensors header: {error}") from None
+    for name, entry in header.items():
+        _check(tensors[name], entry, size - 8 - length, where)
+    return tensors, {str(k): str(v) for k, v in metadata.items()}
+
+
+def _tensor(name: str, entry: Mapping[str, Any], file: str, data_start: int) -> StoredTensor:
+    shape = tuple(entry["shape"])
+    if not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"tensor {name!r} has the shape {list(shape)}")
+    start, stop = entry["data_offsets"]
+    if type(start) is not int or type(stop) is not int:
+        raise ValueError(f"tensor {name!r} has the offsets {entry['data_offsets']}")
+    return StoredTensor(name, file, str(entry["dtype"]), shape, data_start + start)
+
+
+def _check(tensor: StoredTensor, entry: Mapping[str, Any], data_size: int, where: str) -> None:
+    start, stop = entry["data_offsets"]
+    if not 0 <= start <= stop:
+        raise GeometryError(
+            f"{where} is broken: tensor {tensor.name!r} lies from byte {start} to {stop}."
+        )
+    if stop > data_size:
+        raise GeometryError(
+            f"{where} is truncated: tensor {tensor.name!r} ends at byte {stop} of the data, and "
+            f"the file holds {data_size} bytes of data. Fetch it again."
+        )
+    bits = ITEM_BITS.get(tensor.dtype)
+    if bits and math.prod(tensor.shape) * bits != 8 * (stop - start):
+        raise GeometryError(
+            f"{where} is broken: tensor {tensor.name!r} of shape {list(tensor.shape)} and type "
+            f"{tensor.dtype} cannot have {stop - start} bytes."
+        )

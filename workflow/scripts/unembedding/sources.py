@@ -1,0 +1,80 @@
+"""Where a checkpoint's files are: the interface, and the local folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from unembedding.errors import GeometryError
+
+CHUNK = 8 * 2**20  # bytes handed on at a time: large enough to be fast, small beside any limit
+SMALL_FILE = 64 * 2**20  # config.json and index files; the largest real index is about 10 MB
+
+
+class Source(Protocol):
+    """The files of one checkpoint, readable by byte range."""
+
+    bytes_fetched: int
+    """Bytes that have crossed the network so far."""
+
+    warnings: list[str]
+    """What went differently than asked, for geometry.json."""
+
+    def sizes(self) -> dict[str, int]:
+        """Return {file name: size in bytes} of the checkpoint's top level."""
+        ...
+
+    def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
+        """Yield bytes ``start`` to ``stop`` (exclusive) of a file, all of them or an error."""
+        ...
+
+    def where(self, name: str = "") -> str:
+        """Return the path or address of a file, for messages."""
+        ...
+
+
+class LocalFolder:
+    """A checkpoint in a folder of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bytes_fetched = 0
+        self.warnings: list[str] = []
+        if not folder.is_dir():
+            raise GeometryError(f"There is no folder {folder}. Check `path:` in the configuration.")
+
+    def sizes(self) -> dict[str, int]:
+        return {f.name: f.stat().st_size for f in sorted(self.folder.iterdir()) if f.is_file()}
+
+    def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
+        with (self.folder / name).open("rb") as file:
+            file.seek(start)
+            while start < stop:
+                chunk = file.read(min(CHUNK, stop - start))
+                if not chunk:
+                    raise GeometryError(
+                        f"{self.where(name)} ends at byte {start}; {stop} were expected."
+                    )
+                yield chunk
+                start += len(chunk)
+
+    def where(self, name: str = "") -> str:
+        return str(self.folder / name)
+
+
+def read(source: Source, name: str, start: int, stop: int) -> bytes:
+    """Return bytes ``start`` to ``stop`` (exclusive) of a file."""
+    return b"".join(source.stream(name, start, stop))
+
+
+def read_json(source: Source, name: str) -> Any:
+    """Return the parsed content of a small JSON file, or raise GeometryError naming it."""
+    size = source.sizes()[name]
+    if size > SMALL_FILE:
+        raise GeometryError(f"{source.where(name)} has {size} bytes; that is no JSON description.")
+    try:
+        return json.loads(read(source, name, 0, size))
+    except (ValueError, RecursionError) as error:
+        raise GeometryError(f"{source.where(name)} is not valid JSON: {error}") from None

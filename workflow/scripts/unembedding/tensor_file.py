@@ -1,0 +1,141 @@
+"""safetensors files written row by row and read by blocks, so that no matrix is in memory whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from unembedding.dtypes import STORAGE, widen
+from unembedding.errors import GeometryError
+from unembedding.safetensors_header import read_header
+from unembedding.sources import LocalFolder
+from unembedding.stored import StoredTensor
+
+ROOM_FOR_METADATA = 128  # bytes, for what is known only when all is written
+BLOCK_BYTES = 64 * 2**20  # of a block of rows, as float64: BLAS is at its full speed from there
+SAFETENSORS = {"float64": "F64", "float32": "F32"}
+SHA256 = "sha256"
+"""Metadata key: the digest of all tensor bytes of the file, checked when it is read."""
+
+
+class TensorWriter:
+    """Writes tensors one after another into an open file, whose shapes are known beforehand."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        tensors: Mapping[str, tuple[str, tuple[int, ...]]],
+        metadata: Mapping[str, str],
+    ) -> None:
+        """``tensors`` maps names to (safetensors dtype, shape), in the order of writing."""
+        self.file, self.metadata = file, dict(metadata)
+        self.written = self.expected = 0
+        self.entries: dict[str, object] = {}
+        self.digest = hashlib.sha256()
+        for name, (dtype, shape) in tensors.items():
+            stop = self.expected + math.prod(shape) * STORAGE[dtype].itemsize
+            offsets = [self.expected, stop]
+            self.entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": offsets}
+            self.expected = stop
+        # The header comes first in the file and is known last, so its place is kept free.
+        room = len(self._header({SHA256: "0" * 64})) + ROOM_FOR_METADATA
+        self.header_size = room + -room % 8
+        file.write(b"\0" * (8 + self.header_size))
+
+    @property
+    def sha256(self) -> str:
+        """The digest of what has been written so far."""
+        return self.digest.hexdigest()
+
+    def write(self, data: bytes | np.ndarray) -> None:
+        """Append bytes, or an array's elements in row-major order."""
+        view = memoryview(np.ascontiguousarray(data) if isinstance(data, np.ndarray) else data)
+        view = view.cast("B")
+        self.file.write(view)
+        self.digest.update(view)
+        self.written += view.nbytes
+
+    def close(self, metadata: Mapping[str, str] | None = None) -> None:
+        """Write the header, with the digest and what else is known only now."""
+        if self.written != self.expected:
+            raise RuntimeError(f"{self.written} bytes were written of {self.expected}")
+        header = self._header({**(metadata or {}), SHA256: self.sha256})
+        self.file.seek(0)
+        self.file.write(self.header_size.to_bytes(8, "little") + header.ljust(self.header_size))
+
+    def _header(self, metadata: Mapping[str, str]) -> bytes:
+        entries = {"__metadata__": {**self.metadata, **metadata}, **self.entries}
+        return json.dumps(entries, ensure_ascii=False).encode()
+
+
+class TensorFile:
+    """A safetensors file on this machine, read by blocks of rows."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise GeometryError(f"There is no file {path}.")
+        self.path = path
+        self.tensors, self.metadata = read_header(LocalFolder(path.parent), path.name)
+
+    def tensor(self, name: str, ndim: int) -> StoredTensor:
+        """Return a tensor's place, or raise GeometryError where it is absent or of other rank."""
+        if name not in self.tensors:
+            raise GeometryError(f"{self.path} holds no tensor {name!r}.")
+        tensor = self.tensors[name]
+        if len(tensor.shape) != ndim:
+            raise GeometryError(
+                f"{self.path}: tensor {name!r} has the shape {list(tensor.shape)}; "
+                f"{ndim} dimensions were expected."
+            )
+        return tensor
+
+    def read(self, name: str, ndim: int) -> np.ndarray:
+        """Return a whole tensor, as it is stored (bfloat16 and float16 widened)."""
+        tensor = self.tensor(name, ndim)
+        values = self._values(tensor, 0, math.prod(tensor.shape))
+        return values.reshape(tensor.shape)
+
+    def blocks(self, name: str, rows: int | None = None) -> Iterator[np.ndarray]:
+        """Yield blocks of the first ``rows`` rows of a matrix, widened to float32 (or float64)."""
+        tensor = self.tensor(name, 2)
+        height, width = tensor.shape
+        last = height if rows is None else rows
+        step = block_rows(width)
+        for first in range(0, last, step):
+            stop = min(first + step, last)
+            yield self._values(tensor, first * width, stop * width).reshape(-1, width)
+
+    def _values(self, tensor: StoredTensor, first: int, stop: int) -> np.ndarray:
+        dtype = STORAGE[tensor.dtype]
+        with self.path.open("rb") as file:
+            file.seek(tensor.start + first * dtype.itemsize)
+            stored = np.fromfile(file, dtype, stop - first)
+        if len(stored) != stop - first:
+            raise GeometryError(f"{self.path} ends in the middle of tensor {tensor.name!r}.")
+        return widen(stored, tensor.dtype)
+
+    def verify(self) -> None:
+        """Check the file's bytes against its own digest; raise GeometryError where they differ."""
+        expected = self.metadata.get(SHA256)
+        start = min((t.start for t in self.tensors.values()), default=0)
+        digest = hashlib.sha256()
+        with self.path.open("rb") as file:
+            file.seek(start)
+            while chunk := file.read(2**20):
+                digest.update(chunk)
+        if digest.hexdigest() != expected:
+            raise GeometryError(
+                f"{self.path} is damaged: its bytes have the sha256 {digest.hexdigest()}, and "
+                f"{expected} was written. Delete it and run again."
+            )
+
+
+def block_rows(width: int) -> int:
+    """Return how many rows of ``width`` numbers make a block; the last block may be smaller."""
+    return max(1, BLOCK_BYTES // (8 * width))
