@@ -55,7 +55,7 @@ def _write(stage: str, target: Path, profile: cProfile.Profile, sampler: StackSa
     prof, txt, svg = (target.with_name(target.name + suffix) for suffix in SUFFIXES)
     profile.dump_stats(prof)
     txt.write_text(table(profile))
-    svg.write_text(flame_graph(sampler.seconds, stage))
+    svg.write_text(flame_graph(sampler.seconds(), stage))
 
 
 def table(profile: cProfile.Profile) -> str:

@@ -10,7 +10,8 @@ import signal
 import time
 from collections import Counter
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
+from typing import Any
 
 INTERVAL = 0.001  # seconds
 Stack = tuple[str, ...]
@@ -25,10 +26,10 @@ class StackSampler:
     """
 
     def __init__(self) -> None:
-        self.seconds: Counter[Stack] = Counter()
+        self._seconds: Counter[tuple[CodeType, ...]] = Counter()
         self._base: FrameType | None = None
         self._last = 0.0
-        self._previous: object = None
+        self._previous: Any = None
 
     def start(self, base: FrameType | None) -> None:
         """Begin; frames from ``base`` outward are left out. Needs the main thread."""
@@ -36,26 +37,35 @@ class StackSampler:
         self._last = time.perf_counter()
         self._previous = signal.signal(signal.SIGALRM, self._sample)
         signal.siginterrupt(signal.SIGALRM, False)
-        signal.setitimer(signal.ITIMER_REAL, INTERVAL, INTERVAL)
+        signal.setitimer(signal.ITIMER_REAL, INTERVAL)
 
     def stop(self) -> None:
+        """End; the time since the last sample counts as spent outside all functions."""
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._previous)  # type: ignore[arg-type]
+        signal.signal(signal.SIGALRM, self._previous)
         self._add(())
 
+    def seconds(self) -> dict[Stack, float]:
+        """Return the seconds of each stack, its functions named with file and line."""
+        named: Counter[Stack] = Counter()
+        for stack, seconds in self._seconds.items():
+            named[tuple(_label(code) for code in stack)] += seconds
+        return dict(named)
+
     def _sample(self, _signum: int, frame: FrameType | None) -> None:
-        stack: list[str] = []
+        stack = []
         while frame is not None and frame is not self._base:
-            stack.append(_label(frame))
+            stack.append(frame.f_code)
             frame = frame.f_back
         self._add(tuple(reversed(stack)))
+        # Set anew each time rather than repeating, or a slow sample would be interrupted by the next.
+        signal.setitimer(signal.ITIMER_REAL, INTERVAL)
 
-    def _add(self, stack: Stack) -> None:
+    def _add(self, stack: tuple[CodeType, ...]) -> None:
         now = time.perf_counter()
-        self.seconds[stack] += now - self._last
+        self._seconds[stack] += now - self._last
         self._last = now
 
 
-def _label(frame: FrameType) -> str:
-    code = frame.f_code
+def _label(code: CodeType) -> str:
     return f"{code.co_qualname} ({Path(code.co_filename).name}:{code.co_firstlineno})"
