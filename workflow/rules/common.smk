@@ -32,7 +32,9 @@ def model_params(wildcards):
     """Return what the configuration says of a model."""
     if wildcards.model not in CONFIG.models:
         known = ", ".join(CONFIG.models)
-        raise WorkflowError(f"There is no model {wildcards.model!r} in the configuration ({known}).")
+        raise WorkflowError(
+            f"There is no model {wildcards.model!r} in the configuration ({known})."
+        )
     return CONFIG.models[wildcards.model]
 
 

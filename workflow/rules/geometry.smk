@@ -22,18 +22,18 @@ checkpoint resolve_revisions:
     output:
         # Kept while the rule runs again: a revision that is pinned stays pinned.
         pinned=update("results/geometry/{model}/revisions.tsv"),
-    params:
-        path=lambda wildcards: model_params(wildcards).path,
-        repo=lambda wildcards: model_params(wildcards).repo,
-        revisions=lambda wildcards: model_params(wildcards).revisions,
-        every=lambda wildcards: model_params(wildcards).every,
-        present=revisions_present,
     log:
         "logs/geometry/{model}/resolve_revisions.log",
     conda:
         "../../envs/geometry.yaml"
     resources:
         downloads=1,
+    params:
+        path=lambda wildcards: model_params(wildcards).path,
+        repo=lambda wildcards: model_params(wildcards).repo,
+        revisions=lambda wildcards: model_params(wildcards).revisions,
+        every=lambda wildcards: model_params(wildcards).every,
+        present=revisions_present,
     script:
         "../scripts/resolve_revisions.py"
 
@@ -49,6 +49,12 @@ rule extract_unembedding:
             "results/geometry/{model}/{revision}/profiles/extract", ".prof", ".txt", ".svg"
         ),
         facts="results/geometry/{model}/{revision}/profiles/extract.json",
+    log:
+        "logs/geometry/{model}/{revision}/extract.log",
+    conda:
+        "../../envs/geometry.yaml"
+    resources:
+        downloads=1,
     params:
         path=lambda wildcards: model_params(wildcards).path,
         repo=lambda wildcards: model_params(wildcards).repo,
@@ -56,12 +62,6 @@ rule extract_unembedding:
         tensor=lambda wildcards: model_params(wildcards).unembedding,
         download=CONFIG.download,
         code=code_digest("extract_unembedding.py"),
-    log:
-        "logs/geometry/{model}/{revision}/extract.log",
-    conda:
-        "../../envs/geometry.yaml"
-    resources:
-        downloads=1,
     script:
         "../scripts/extract_unembedding.py"
 
@@ -76,16 +76,16 @@ rule decompose_covariance:
             "results/geometry/{model}/{revision}/profiles/decompose", ".prof", ".txt", ".svg"
         ),
         facts="results/geometry/{model}/{revision}/profiles/decompose.json",
+    log:
+        "logs/geometry/{model}/{revision}/decompose.log",
+    conda:
+        BACKEND_ENV
+    threads: 4
     params:
         backend=CONFIG.backend,
         precision=CONFIG.precision,
         rows=lambda wildcards: model_params(wildcards).rows,
         code=code_digest("decompose_covariance.py"),
-    threads: 4
-    log:
-        "logs/geometry/{model}/{revision}/decompose.log",
-    conda:
-        BACKEND_ENV
     script:
         "../scripts/decompose_covariance.py"
 
@@ -103,15 +103,15 @@ rule transform_unembedding:
         profile=multiext(
             "results/geometry/{model}/{revision}/profiles/transform", ".prof", ".txt", ".svg"
         ),
-    params:
-        backend=CONFIG.backend,
-        on_rank_deficient=CONFIG.on_rank_deficient,
-        code=code_digest("transform_unembedding.py"),
-    threads: 4
     log:
         "logs/geometry/{model}/{revision}/transform.log",
     conda:
         BACKEND_ENV
+    threads: 4
+    params:
+        backend=CONFIG.backend,
+        on_rank_deficient=CONFIG.on_rank_deficient,
+        code=code_digest("transform_unembedding.py"),
     script:
         "../scripts/transform_unembedding.py"
 
@@ -127,12 +127,12 @@ rule summarize_geometry:
             category="Geometry",
             labels={"result": "summary of all checkpoints"},
         ),
-    params:
-        code=code_digest("summarize_geometry.py"),
     log:
         "logs/geometry/summarize_geometry.log",
     conda:
         "../../envs/plots.yaml"
+    params:
+        code=code_digest("summarize_geometry.py"),
     script:
         "../scripts/summarize_geometry.py"
 
@@ -149,11 +149,11 @@ rule plot_geometry:
         effective_rank=geometry_plot("effective_rank"),
         condition_number=geometry_plot("condition_number"),
         seconds=geometry_plot("seconds"),
-    params:
-        code=code_digest("plot_geometry.py"),
     log:
         "logs/geometry/{model}/plot_geometry.log",
     conda:
         "../../envs/plots.yaml"
+    params:
+        code=code_digest("plot_geometry.py"),
     script:
         "../scripts/plot_geometry.py"

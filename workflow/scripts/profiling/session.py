@@ -42,7 +42,9 @@ def profiled(stage: str, target: Path, on_failure: Path) -> Iterator[Stopwatch]:
         signal.signal(signal.SIGTERM, terminated)
         _write(stage, destination, profile, sampler)
         if destination is on_failure:
-            print(f"The profile up to here is in {destination}.prof, .txt and .svg", file=sys.stderr)
+            print(
+                f"The profile up to here is in {destination}.prof, .txt and .svg", file=sys.stderr
+            )
 
 
 def _exit_on_signal(signum: int, _frame: FrameType | None) -> NoReturn:

@@ -46,10 +46,14 @@ class StackSampler:
         self._add(())
 
     def seconds(self) -> dict[Stack, float]:
-        """Return the seconds of each stack, its functions named with file and line."""
+        """Return the seconds of each stack, its functions named with file and line.
+
+        The import system's own functions are left out, so that imports show as modules.
+        """
         named: Counter[Stack] = Counter()
         for stack, seconds in self._seconds.items():
-            named[tuple(_label(code) for code in stack)] += seconds
+            shown = (c for c in stack if not c.co_filename.startswith("<frozen importlib"))
+            named[tuple(_label(code) for code in shown)] += seconds
         return dict(named)
 
     def _sample(self, _signum: int, frame: FrameType | None) -> None:
@@ -68,4 +72,7 @@ class StackSampler:
 
 
 def _label(code: CodeType) -> str:
-    return f"{code.co_qualname} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+    place = "/".join(Path(code.co_filename).parts[-2:])
+    if code.co_name == "<module>":
+        return f"import {place}"
+    return f"{code.co_qualname} ({place}:{code.co_firstlineno})"

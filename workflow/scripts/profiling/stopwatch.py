@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from typing import Any
 
 
 class Stopwatch:
-    """Adds up the wall time of named steps, in the order in which they first ran."""
+    """Adds up the wall time of named steps, and tells it as each one ends."""
 
     def __init__(self) -> None:
         self.started = time.perf_counter()
@@ -21,7 +22,9 @@ class Stopwatch:
         try:
             yield
         finally:
-            self.steps[step] = self.steps.get(step, 0.0) + time.perf_counter() - before
+            seconds = time.perf_counter() - before
+            self.steps[step] = self.steps.get(step, 0.0) + seconds
+            print(f"{step}: {seconds:.3f} s", file=sys.stderr, flush=True)
 
     def record(self) -> dict[str, Any]:
         """Return the seconds since the stopwatch was made, and those of each step."""

@@ -114,6 +114,4 @@ class Checkpoint:
         )
 
     def _files(self, fmt: Format) -> list[str]:
-        return [
-            f for f in self.source.sizes() if f.endswith(fmt.suffix) and f not in NO_WEIGHTS
-        ]
+        return [f for f in self.source.sizes() if f.endswith(fmt.suffix) and f not in NO_WEIGHTS]

@@ -57,8 +57,7 @@ class HubRepository:
             self.where(),
         )
         return {
-            f.rfilename: (f.size or 0, f.lfs.sha256 if f.lfs else None)
-            for f in info.siblings or []
+            f.rfilename: (f.size or 0, f.lfs.sha256 if f.lfs else None) for f in info.siblings or []
         }
 
     def sizes(self) -> dict[str, int]:

@@ -34,7 +34,18 @@ EMBEDDINGS = {
 # A config.json holds only what differs from its class's default, so its silence has a meaning.
 TYING_KEYS = ("tie_word_embeddings", "weight_tying", "tie_embeddings")
 UNTIED_BY_DEFAULT = frozenset(
-    "olmo olmo2 olmo3 hf_olmo llama mistral mixtral qwen2 qwen3 gpt_neox".split()
+    [
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "hf_olmo",
+        "llama",
+        "mistral",
+        "mixtral",
+        "qwen2",
+        "qwen3",
+        "gpt_neox",
+    ]
 )
 
 

@@ -29,6 +29,12 @@ matplotlib.rcParams.update(
     }
 )
 MOST_SPECTRA = 8  # lines that can still be told apart
+TITLES = {
+    "spectrum": "eigenvalues of the unembedding's covariance",
+    "effective_rank": "effective rank of the covariance",
+    "condition_number": "condition number of the covariance",
+    "seconds": "wall time of each stage",
+}
 HATCHES = {"extract": "", "decompose": "//", "transform": ".."}
 
 
@@ -69,7 +75,7 @@ def plot_model(
         figure = Figure(figsize=(7, 4.2), layout="constrained")
         axes = figure.add_subplot()
         draw[name](axes, points)
-        axes.set_title(f"{model}: {axes.get_title()}", loc="left", fontsize=11)
+        axes.set_title(f"{model}: {TITLES[name]}", loc="left", fontsize=11)
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
         write_text(target, text.getvalue())
@@ -78,7 +84,9 @@ def plot_model(
 def _spectrum(axes: Axes, points: list[Point]) -> None:
     shown = points
     if len(points) > MOST_SPECTRA:
-        shown = [points[i] for i in np.linspace(0, len(points) - 1, MOST_SPECTRA).round().astype(int)]
+        shown = [
+            points[i] for i in np.linspace(0, len(points) - 1, MOST_SPECTRA).round().astype(int)
+        ]
     for index, point in enumerate(shown):
         eigenvalues = TensorFile(point.decomposition).read("eigenvalues", 1)[::-1]
         positive = eigenvalues[eigenvalues > 0]
@@ -93,7 +101,6 @@ def _spectrum(axes: Axes, points: list[Point]) -> None:
             label=point.revision,
         )
     axes.set(
-        title="eigenvalues of the unembedding's covariance",
         xlabel="index (largest first)",
         ylabel="eigenvalue",
         xscale="log",
@@ -106,15 +113,21 @@ def _effective_rank(axes: Axes, points: list[Point]) -> None:
     _over_training(axes, points, "effective_rank")
     width = points[0].geometry["width"]
     axes.axhline(width, color="0.4", linestyle="--", linewidth=1)
-    axes.annotate(f"width {width}", (1, width), xycoords=("axes fraction", "data"), ha="right",
-                  va="bottom", fontsize=8)
-    axes.set(title="effective rank of the covariance", ylabel="effective rank (dimensions)")
+    axes.annotate(
+        f"width {width}",
+        (1, width),
+        xycoords=("axes fraction", "data"),
+        ha="right",
+        va="bottom",
+        fontsize=8,
+    )
+    axes.set_ylabel("effective rank (dimensions)")
     axes.set_ylim(bottom=0, top=1.1 * width)
 
 
 def _condition_number(axes: Axes, points: list[Point]) -> None:
     _over_training(axes, points, "condition_number")
-    axes.set(title="condition number of the covariance", ylabel="λmax / λmin", yscale="log")
+    axes.set(ylabel="λmax / λmin", yscale="log")
 
 
 def _over_training(axes: Axes, points: list[Point], quantity: str) -> None:
@@ -147,11 +160,19 @@ def _seconds(axes: Axes, points: list[Point]) -> None:
     bottom = np.zeros(len(points))
     for shade, (stage, hatch) in zip(("0.9", "0.6", "0.75"), HATCHES.items(), strict=True):
         seconds = np.array([p.geometry["seconds"][stage] for p in points])
-        axes.bar(positions, seconds, bottom=bottom, color=shade, edgecolor="0", hatch=hatch,
-                 linewidth=0.5, label=stage)
+        axes.bar(
+            positions,
+            seconds,
+            bottom=bottom,
+            color=shade,
+            edgecolor="0",
+            hatch=hatch,
+            linewidth=0.5,
+            label=stage,
+        )
         bottom += seconds
     step = max(1, len(points) // 12)
     labels = [p.revision for p in points]
     axes.set_xticks(positions[::step], labels[::step], rotation=30, ha="right", fontsize=8)
-    axes.set(title="wall time of each stage", ylabel="seconds", xlabel="revision")
-    axes.legend(fontsize=8)
+    axes.set(ylabel="seconds", xlabel="revision", ylim=(0, 1.3 * bottom.max()))
+    axes.legend(fontsize=8, ncols=3, loc="upper right")

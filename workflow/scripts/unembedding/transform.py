@@ -142,6 +142,8 @@ def whitening_residual(causal: Path, backend: Backend, projector: np.ndarray | N
     step = block_rows(width)
     for first in range(0, width, step):
         stop = min(first + step, width)
-        expected = np.eye(stop - first, width, first) if projector is None else projector[first:stop]
+        expected = (
+            np.eye(stop - first, width, first) if projector is None else projector[first:stop]
+        )
         worst = max(worst, float(np.abs(moments[first:stop] / rows - expected).max()))
     return worst

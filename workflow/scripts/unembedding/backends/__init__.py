@@ -13,7 +13,6 @@ import numpy as np
 
 from unembedding.errors import GeometryError
 
-
 DeviceMatrix = Any  # a matrix where the backend computes; passed from gram to eigh or host
 
 
@@ -34,9 +33,7 @@ class Backend(Protocol):
         """
         ...
 
-    def eigh(
-        self, symmetric: DeviceMatrix, precision: np.dtype
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def eigh(self, symmetric: DeviceMatrix, precision: np.dtype) -> tuple[np.ndarray, np.ndarray]:
         """Return eigenvalues (d, ascending) and eigenvectors (d × d, columns) in ``precision``.
 
         Reads the upper triangle, and overwrites its argument.
