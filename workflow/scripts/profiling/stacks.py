@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -26,7 +26,7 @@ class StackSampler:
     """
 
     def __init__(self) -> None:
-        self._seconds: Counter[tuple[CodeType, ...]] = Counter()
+        self._seconds: defaultdict[tuple[CodeType, ...], float] = defaultdict(float)
         self._base: FrameType | None = None
         self._last = 0.0
         self._previous: Any = None
@@ -50,7 +50,7 @@ class StackSampler:
 
         The import system's own functions are left out, so that imports show as modules.
         """
-        named: Counter[Stack] = Counter()
+        named: defaultdict[Stack, float] = defaultdict(float)
         for stack, seconds in self._seconds.items():
             shown = (c for c in stack if not c.co_filename.startswith("<frozen importlib"))
             named[tuple(_label(code) for code in shown)] += seconds
@@ -62,7 +62,7 @@ class StackSampler:
             stack.append(frame.f_code)
             frame = frame.f_back
         self._add(tuple(reversed(stack)))
-        # Set anew each time rather than repeating, or a slow sample would be interrupted by the next.
+        # Set anew each time, not repeating, or a slow sample would be interrupted by the next.
         signal.setitimer(signal.ITIMER_REAL, INTERVAL)
 
     def _add(self, stack: tuple[CodeType, ...]) -> None:

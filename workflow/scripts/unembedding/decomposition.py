@@ -69,9 +69,9 @@ def finite_mean(gamma: TensorFile, rows: int) -> np.ndarray:
 
     A float64 sum of finite float32 numbers cannot overflow, so it shows any NaN or infinity.
     """
-    total = 0.0
+    total = np.zeros(gamma.tensor(UNEMBEDDING, 2).shape[1])
     for block in gamma.blocks(UNEMBEDDING, rows):
-        total = total + block.sum(axis=0, dtype=np.float64)
+        total += block.sum(axis=0, dtype=np.float64)
     if not np.isfinite(total).all():
         raise GeometryError(_where_not_finite(gamma, rows))
     return total / rows

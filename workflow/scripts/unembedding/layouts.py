@@ -34,18 +34,8 @@ EMBEDDINGS = {
 # A config.json holds only what differs from its class's default, so its silence has a meaning.
 TYING_KEYS = ("tie_word_embeddings", "weight_tying", "tie_embeddings")
 UNTIED_BY_DEFAULT = frozenset(
-    [
-        "olmo",
-        "olmo2",
-        "olmo3",
-        "hf_olmo",
-        "llama",
-        "mistral",
-        "mixtral",
-        "qwen2",
-        "qwen3",
-        "gpt_neox",
-    ]
+    {"olmo", "olmo2", "olmo3", "hf_olmo", "llama", "mistral", "mixtral", "qwen2", "qwen3"}
+    | {"gpt_neox"}
 )
 
 

@@ -55,7 +55,7 @@ class TensorWriter:
 
     def write(self, data: bytes | np.ndarray) -> None:
         """Append bytes, or an array's elements in row-major order."""
-        view = memoryview(np.ascontiguousarray(data) if isinstance(data, np.ndarray) else data)
+        view = memoryview(np.ascontiguousarray(data).data if isinstance(data, np.ndarray) else data)
         view = view.cast("B")
         self.file.write(view)
         self.digest.update(view)
