@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from shutil import which
 from urllib.parse import unquote
 
 sys.path.insert(0, str(Path(workflow.basedir, "workflow", "scripts")))
@@ -20,7 +21,10 @@ except ConfigurationError as error:
 UNEMBEDDING = "results/geometry/{model}/{revision}/unembedding.safetensors"
 if not CONFIG.keep_unembedding:
     UNEMBEDDING = temp(UNEMBEDDING)
-BACKEND_ENV = "../../envs/cupy.yaml" if CONFIG.backend == "cupy" else "../../envs/geometry.yaml"
+# `auto` can take the GPU only in an environment that has CuPy.
+on_gpu = CONFIG.backend == "cupy" or (CONFIG.backend == "auto" and which("nvidia-smi"))
+env = "cupy" if on_gpu else "torch" if CONFIG.backend == "torch" else "geometry"
+BACKEND_ENV = f"../../envs/{env}.yaml"
 
 
 wildcard_constraints:

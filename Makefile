@@ -1,0 +1,39 @@
+# Two commands: `make run` runs the default configuration, `make test` the tests.
+PYTHON ?= python3
+CORES ?= all
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
+
+.PHONY: run test bench clean
+
+run: $(VENV)/run.installed
+	$(BIN)/snakemake --cores $(CORES)
+
+test: $(VENV)/test.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/mypy workflow/scripts
+	$(BIN)/snakemake --lint
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/run.installed
+	$(BIN)/python benchmarks/geometry.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=…")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.installed: requirements/run.txt requirements/constraints.txt | $(VENV)/bin/python
+	@echo "Installing into $(VENV) (a few minutes the first time)"
+	$(PIP) -r requirements/run.txt
+	@touch $@
+
+$(VENV)/test.installed: requirements/test.txt tests/real/requirements.txt $(VENV)/run.installed
+	$(PIP) -r requirements/test.txt
+	$(PIP) --no-deps -r tests/real/requirements.txt
+	@touch $@
+
+clean:
+	rm -rf results logs .snakemake
