@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+TAKEN = "summary.csv"
 
 
 class ConfigurationError(Exception):
@@ -28,6 +39,20 @@ def _rows(value: Any) -> Any:
     return None if value == "all" else value
 
 
+def _folder(name: str) -> str:
+    if not FOLDER.fullmatch(name):
+        raise ValueError(
+            "this name cannot be a folder of results/geometry/; use letters, digits, '.', '_' "
+            "and '-', beginning with a letter or digit"
+        )
+    if name.casefold() == TAKEN:
+        raise ValueError("this name is taken by the summary")
+    return name
+
+
+Count = Annotated[int, Field(ge=1, strict=True)]  # strict: neither `true` nor `"1"` is a count
+
+
 class Section(BaseModel):
     """A part of the configuration; a key that it does not know is a mistake."""
 
@@ -38,51 +63,31 @@ class Model(Section):
     """One model, local or on the Hub, and which of its revisions to use."""
 
     path: Path | None = None
-    repo: str | None = None
+    repo: Annotated[str | None, Field(validate_default=True)] = None
     revisions: Annotated[list[str], BeforeValidator(_revisions), Field(min_length=1)] = ["*"]
-    every: Annotated[int, Field(ge=1)] = 1
-    rows: Annotated[int | None, BeforeValidator(_rows), Field(ge=1)] = None
+    every: Count = 1
+    rows: Annotated[Count | None, BeforeValidator(_rows)] = None
     unembedding: str | None = None
 
-    @model_validator(mode="after")
-    def _one_place(self) -> Model:
-        if (self.path is None) == (self.repo is None):
-            found = "neither is there" if self.path is None else "both are there"
+    @field_validator("repo")
+    @classmethod
+    def _one_place(cls, repo: str | None, info: ValidationInfo) -> str | None:
+        # On a field, not on the model, whose validators run only if every field is right.
+        if "path" in info.data and (info.data["path"] is None) == (repo is None):
+            found = "neither is there" if repo is None else "both are there"
             raise ValueError(f"give either `path:` or `repo:`; {found}")
-        return self
+        return repo
 
 
 class Config(Section):
     """The whole configuration."""
 
-    models: Annotated[dict[str, Model], Field(min_length=1)]
+    models: Annotated[dict[Annotated[str, AfterValidator(_folder)], Model], Field(min_length=1)]
     backend: Literal["auto", "numpy", "torch", "cupy"] = "auto"
     precision: Literal["float64", "float32"] = "float64"
     on_rank_deficient: Literal["error", "pseudo_inverse"] = "error"
     download: Literal["tensor", "checkpoint"] = "tensor"
-    keep_unembedding: bool = True
-
-    @model_validator(mode="after")
-    def _names_are_folders(self) -> Config:
-        problems = [
-            f"the name {name!r} cannot be a folder of results/geometry/; use letters, digits, "
-            "'.', '_' and '-'"
-            for name in self.models
-            if not FOLDER.fullmatch(name)
-        ]
-        by_folder: dict[str, str] = {}
-        for name in self.models:
-            other = by_folder.setdefault(name.casefold(), name)
-            if other != name:
-                problems.append(
-                    f"{other!r} and {name!r} would share a folder where upper and lower case are "
-                    "the same; rename one"
-                )
-        if "summary.csv" in by_folder:
-            problems.append("the name 'summary.csv' is taken by the summary")
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
+    keep_unembedding: StrictBool = True
 
 
 def load(values: Mapping[str, Any], files: Iterable[str | Path] = ()) -> Config:
@@ -91,6 +96,7 @@ def load(values: Mapping[str, Any], files: Iterable[str | Path] = ()) -> Config:
     Raises ConfigurationError with every mistake, each by its dotted path.
     """
     mistakes = [line for file in files for line in _duplicate_keys(Path(file))]
+    mistakes += _shared_folders(values)
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
@@ -104,7 +110,7 @@ def load(values: Mapping[str, Any], files: Iterable[str | Path] = ()) -> Config:
 
 
 def _message(error: Any) -> str:
-    path = ".".join(map(str, error["loc"])) or "models"
+    path = ".".join(str(step) for step in error["loc"] if step != "[key]")
     given = error["input"]
     match error["type"]:
         case "extra_forbidden":
@@ -130,24 +136,40 @@ def _keys_at(location: tuple[Any, ...]) -> list[str]:
     return list(getattr(section, "model_fields", {}))
 
 
-class _KeyCounter(yaml.SafeLoader):
-    """Loads YAML and notes keys that a later one with the same name would silently replace."""
-
-    def __init__(self, stream: Any) -> None:
-        super().__init__(stream)
-        self.duplicates: list[str] = []
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                self.duplicates.append(f"{key.value!r} stands twice, in line {key.start_mark.line}")
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
+def _shared_folders(values: Mapping[str, Any]) -> list[str]:
+    """Return a message for each model whose folder is another's where case makes no difference."""
+    models = values.get("models")
+    first: dict[str, str] = {}
+    return [
+        f"models: {other!r} and {name!r} would share a folder where upper and lower case are the "
+        "same; rename one"
+        for name in (models if isinstance(models, Mapping) else ())
+        if (other := first.setdefault(str(name).casefold(), name)) != name
+    ]
 
 
 def _duplicate_keys(file: Path) -> list[str]:
-    with file.open() as stream:
-        loader = _KeyCounter(stream)
-        loader.get_single_data()
-    return [f"{file}: {message}" for message in loader.duplicates]
+    """Return a message for each key that a later one of the same name would silently replace."""
+    try:
+        root = yaml.compose(file.read_text(encoding="utf-8"), yaml.SafeLoader)
+    except yaml.YAMLError:
+        return []  # Snakemake has read it already, as JSON with tabs
+    return [f"{file}: {message}" for message in _repeated(root, "", set())]
+
+
+def _repeated(node: yaml.Node | None, path: str, visited: set[int]) -> Iterator[str]:
+    if id(node) in visited:  # an alias
+        return
+    visited.add(id(node))
+    children = []
+    if isinstance(node, yaml.SequenceNode):
+        children = [(f"{path}{i}", child) for i, child in enumerate(node.value)]
+    elif isinstance(node, yaml.MappingNode):
+        children = [(f"{path}{key.value}", child) for key, child in node.value]
+        seen = set()
+        for (place, _), (key, _) in zip(children, node.value, strict=True):
+            if place in seen:
+                yield f"{place}: stands twice, again in line {key.start_mark.line + 1}"
+            seen.add(place)
+    for place, child in children:
+        yield from _repeated(child, f"{place}.", visited)

@@ -36,7 +36,15 @@ FORMATS = (
     Format("pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", read_archive),
     Format("model.pt", "model.pt.index.json", ".pt", read_archive),
 )
-NO_WEIGHTS = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin", "optim.pt"})
+NO_WEIGHTS = (
+    "optim",
+    "scheduler",
+    "scaler",
+    "training_args",
+    "train.",
+    "rng_state",
+    "random_states",
+)
 
 
 class Checkpoint:
@@ -57,9 +65,9 @@ class Checkpoint:
     @cached_property
     def format(self) -> Format:
         sizes = self.source.sizes()
-        for fmt in FORMATS:
-            if fmt.index in sizes or fmt.single in sizes or self._files(fmt):
-                return fmt
+        named = [fmt for fmt in FORMATS if fmt.index in sizes or fmt.single in sizes]
+        for fmt in named or filter(self._files, FORMATS):
+            return fmt
         listing = ", ".join(list(sizes)[:20]) or "nothing"
         raise GeometryError(
             f"{self.source.where()} holds no weights this workflow reads (*.safetensors, "
@@ -88,9 +96,13 @@ class Checkpoint:
 
     def choose(self, exact: str | None = None) -> Choice:
         """Choose the unembedding tensor; see ``layouts.choose_unembedding``."""
-        known = {t.name: t.shape for tensors in self._read.values() for t in tensors.values()}
-        shapes = {name: known.get(name) for name in self.weight_map}
-        return choose_unembedding(shapes, self.config, self.source.where(), exact)
+        where = self.source.where()
+        try:
+            return choose_unembedding(dict.fromkeys(self.weight_map), self.config, where, exact)
+        except GeometryError:  # say it again with shapes, for which every header must be read
+            tensors = [t for f in self._files(self.format) for t in self.tensors(f).values()]
+            shapes = dict.fromkeys(self.weight_map) | {t.name: t.shape for t in tensors}
+            return choose_unembedding(shapes, self.config, where, exact)
 
     def find(self, name: str) -> StoredTensor:
         """Return where a tensor is, with its offset in its file.
@@ -114,4 +126,5 @@ class Checkpoint:
         )
 
     def _files(self, fmt: Format) -> list[str]:
-        return [f for f in self.source.sizes() if f.endswith(fmt.suffix) and f not in NO_WEIGHTS]
+        files = [name for name in self.source.sizes() if name.endswith(fmt.suffix)]
+        return [name for name in files if not name.startswith(NO_WEIGHTS)]

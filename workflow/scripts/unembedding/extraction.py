@@ -14,7 +14,7 @@ from unembedding.checkpoint import Checkpoint
 from unembedding.dtypes import storage_dtype
 from unembedding.errors import GeometryError
 from unembedding.files import replacing
-from unembedding.revisions import LOCAL
+from unembedding.revisions import local_revisions
 from unembedding.sources import LocalFolder, Source
 from unembedding.stored import StoredTensor
 from unembedding.tensor_file import TensorWriter
@@ -30,7 +30,7 @@ def open_source(
     ``download`` is ``tensor`` (byte ranges) or ``checkpoint`` (the whole snapshot, cached).
     """
     if path is not None:
-        return LocalFolder(path if revision == LOCAL else path / revision)
+        return LocalFolder(local_revisions(path).get(revision, path / revision))
     from unembedding.hub import HubRepository
 
     assert repo is not None

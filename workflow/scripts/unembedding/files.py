@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,9 +25,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with temporary.open("xb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
+        if error.filename not in (None, str(temporary), str(path)):
+            raise  # it was not this file that failed
         raise GeometryError(
             f"Could not write {path}: {error.strerror}. Nothing was left behind; free some space "
             "or check the permissions, and run again."

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import httpx2
-from huggingface_hub import HfApi, hf_hub_url, try_to_load_from_cache
+from huggingface_hub import HfApi, hf_hub_url, is_offline_mode, try_to_load_from_cache
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -94,7 +94,8 @@ class HubRepository:
             elif not _is_range(response, start, stop):
                 raise httpx2.RemoteProtocolError(
                     f"asked for bytes {start} to {stop - 1}, was sent "
-                    f"{response.headers.get('Content-Range')!r} (HTTP {response.status_code})"
+                    f"{response.headers.get('Content-Range')!r} (HTTP {response.status_code})",
+                    request=response.request,
                 )
             wanted = stop - start
             for chunk in response.iter_bytes(CHUNK):
@@ -107,7 +108,9 @@ class HubRepository:
                     yield kept
                 if not wanted:
                     return
-        raise httpx2.RemoteProtocolError(f"the answer ended {wanted} bytes early")
+        raise httpx2.RemoteProtocolError(
+            f"the answer ended {wanted} bytes early", request=response.request
+        )
 
     def _warn_once(self, warning: str) -> None:
         if warning not in self.warnings:
@@ -117,9 +120,9 @@ class HubRepository:
         """Download every file of the commit into the Hub cache, and return its folder there."""
         from huggingface_hub import snapshot_download
 
-        missing = [
+        missing = [  # what will cross the network; offline, the cache has to do
             size
-            for name, (size, _) in self._info.items()
+            for name, (size, _) in ({} if is_offline_mode() else self._info).items()
             if not isinstance(try_to_load_from_cache(self.repo, name, revision=self.commit), str)
         ]
         folder = with_retries(
@@ -142,13 +145,15 @@ def list_refs(repo: str, pull_requests: bool = False) -> dict[str, str]:
 
 def commit_exists(repo: str, commit: str) -> bool:
     """Return whether a repository has the commit of 40 hex digits."""
-    try:
-        HfApi().model_info(repo, revision=commit, timeout=TIMEOUT)
-    except RevisionNotFoundError:
-        return False
-    except httpx2.HTTPError as error:
-        raise explain(error, repo) from None
-    return True
+
+    def exists() -> bool:
+        try:
+            HfApi().model_info(repo, revision=commit, timeout=TIMEOUT)
+        except RevisionNotFoundError:
+            return False
+        return True
+
+    return with_retries(exists, repo)
 
 
 def with_retries(call: Callable[[], Result], where: str) -> Result:

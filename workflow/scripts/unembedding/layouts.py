@@ -33,10 +33,9 @@ EMBEDDINGS = {
 
 # A config.json holds only what differs from its class's default, so its silence has a meaning.
 TYING_KEYS = ("tie_word_embeddings", "weight_tying", "tie_embeddings")
-UNTIED_BY_DEFAULT = frozenset(
-    {"olmo", "olmo2", "olmo3", "hf_olmo", "llama", "mistral", "mixtral", "qwen2", "qwen3"}
-    | {"gpt_neox"}
-)
+UNTIED = ("olmo", "olmo2", "olmo3", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gpt_neox")
+TIED = ("gemma", "gemma2", "gemma3_text", "gpt2", "hf_olmo", "mamba", "opt", "whisper")
+TIED_BY_DEFAULT = dict.fromkeys(UNTIED, False) | dict.fromkeys(TIED, True)
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def says_tied(config: Mapping[str, Any]) -> bool | None:
         for key in TYING_KEYS:
             if isinstance(section.get(key), bool):
                 return section[key]
-    return False if config.get("model_type") in UNTIED_BY_DEFAULT else None
+    return TIED_BY_DEFAULT.get(str(config.get("model_type")))
 
 
 def choose_unembedding(
@@ -80,9 +79,11 @@ def choose_unembedding(
         return Choice(exact, tied=False)
     tied = says_tied(config)
     head = _only(HEADS, shapes, where)
+    if head is not None and not tied:
+        return Choice(head, tied=False)
     embedding = _only(EMBEDDINGS, shapes, where)
     if head is not None:
-        return Choice(head, tied=bool(tied), twin=embedding if tied else None)
+        return Choice(head, tied=True, twin=embedding)
     if embedding is None:
         raise GeometryError(
             f"{where} has a layout this workflow does not know. {_candidates(shapes)}"

@@ -14,6 +14,7 @@ from unembedding.errors import GeometryError
 
 LOCAL = "local"
 COMMIT = re.compile(r"[0-9a-f]{40}")
+PINNED = re.compile(rf"[^\t]+\t({COMMIT.pattern}|{LOCAL})")  # a line of revisions.tsv
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
@@ -36,11 +37,11 @@ def parse_progress(revision: str) -> Progress | None:
     if step is None:
         return None
     stage = re.search(r"(?:^|[-_/])stage[-_]?(\d+)", revision)
-    tokens = re.search(r"tokens[-_]?(\d+(?:\.\d+)?)([KMBT]?)", revision)
+    tokens = re.search(r"tokens[-_]?(\d+(?:\.\d+)?)([KMBT]?)", revision, re.IGNORECASE)
     return Progress(
         stage=int(stage[1]) if stage else 0,
         step=int(step[1]),
-        tokens=round(float(tokens[1]) * SCALE[tokens[2]]) if tokens else None,
+        tokens=round(float(tokens[1]) * SCALE[tokens[2].upper()]) if tokens else None,
     )
 
 
@@ -130,10 +131,11 @@ def folder_name(revision: str) -> str:
 
 def read_revisions(path: Path) -> dict[str, str]:
     """Return {revision: commit} of a ``revisions.tsv``, in its order."""
-    header, *lines = path.read_text().splitlines() or [""]
-    if header != "revision\tcommit":
-        raise GeometryError(f"{path} is damaged: its first line is {header!r}. Delete it.")
-    return dict(line.split("\t") for line in lines)  # type: ignore[misc]
+    header, *lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    for line in lines if header == "revision\tcommit" else [header]:
+        if not PINNED.fullmatch(line):
+            raise GeometryError(f"{path} is damaged: it has a line {line!r}. Delete it.")
+    return {revision: commit for revision, _, commit in (line.partition("\t") for line in lines)}
 
 
 def format_revisions(commits: Mapping[str, str]) -> str:
@@ -157,12 +159,15 @@ def resolve_revisions(
         names = select_revisions(asked, local_revisions(folder), every, str(folder))
         return dict.fromkeys(names, LOCAL)
     assert repo is not None
-    if all(name in pinned for name in asked):  # nothing new: no request
-        return {name: pinned[name] for name in asked}
+    # What the same model had pinned while it was a local folder means nothing here.
+    pinned = {name: commit for name, commit in pinned.items() if commit != LOCAL}
+    named = {name: pinned[name] for name in asked if name in pinned}
+    if len(named) == len(set(asked)):  # nothing new: no request
+        return named
     from unembedding.hub import commit_exists, list_refs
 
     available = list_refs(repo, any(name.startswith("refs/pr/") for name in asked))
     commits = [name for name in asked if COMMIT.fullmatch(name) and commit_exists(repo, name)]
-    available |= {commit: commit for commit in commits}
+    available |= {commit: commit for commit in commits} | named
     names = select_revisions(asked, available, every, repo)
     return {name: pinned.get(name, available[name]) for name in names}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from unembedding.errors import GeometryError
@@ -59,14 +60,24 @@ def read_header(source: Source, file: str) -> tuple[dict[str, StoredTensor], dic
             f"and has {size} bytes in all."
         )
     try:
-        header = json.loads(read(source, file, 8, 8 + length))
-        metadata = header.pop("__metadata__", None) or {}
+        header = json.loads(read(source, file, 8, 8 + length), object_pairs_hook=_unique)
+        metadata = dict((header.pop("__metadata__", None) or {}).items())
         tensors = {n: _tensor(n, entry, file, 8 + length) for n, entry in header.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise GeometryError(f"{where} has a broken safetensors header: {error}") from None
     for name, entry in header.items():
         _check(tensors[name], entry, size - 8 - length, where)
+    _check_apart(header, where)
     return tensors, {str(k): str(v) for k, v in metadata.items()}
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in content:
+            raise ValueError(f"{key!r} stands twice")
+        content[key] = value
+    return content
 
 
 def _tensor(name: str, entry: Mapping[str, Any], file: str, data_start: int) -> StoredTensor:
@@ -96,3 +107,10 @@ def _check(tensor: StoredTensor, entry: Mapping[str, Any], data_size: int, where
             f"{where} is broken: tensor {tensor.name!r} of shape {list(tensor.shape)} and type "
             f"{tensor.dtype} cannot have {stop - start} bytes."
         )
+
+
+def _check_apart(header: Mapping[str, Any], where: str) -> None:
+    spans = sorted((*entry["data_offsets"], name) for name, entry in header.items())
+    for (_, stop, name), (start, _, other) in pairwise(spans):
+        if start < stop:
+            raise GeometryError(f"{where} is broken: tensors {name!r} and {other!r} overlap.")

@@ -49,16 +49,16 @@ class LocalFolder:
         return {f.name: f.stat().st_size for f in sorted(self.folder.iterdir()) if f.is_file()}
 
     def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
-        with (self.folder / name).open("rb") as file:
-            file.seek(start)
-            while start < stop:
-                chunk = file.read(min(CHUNK, stop - start))
-                if not chunk:
-                    raise GeometryError(
-                        f"{self.where(name)} ends at byte {start}; {stop} were expected."
-                    )
-                yield chunk
-                start += len(chunk)
+        try:
+            with (self.folder / name).open("rb") as file:
+                file.seek(start)
+                while start < stop and (chunk := file.read(min(CHUNK, stop - start))):
+                    yield chunk
+                    start += len(chunk)
+        except OSError as error:
+            raise GeometryError(f"{self.where(name)} cannot be read: {error.strerror}.") from None
+        if start < stop:
+            raise GeometryError(f"{self.where(name)} ends at byte {start}; {stop} were expected.")
 
     def where(self, name: str = "") -> str:
         return str(self.folder / name)

@@ -15,8 +15,8 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from unembedding.errors import GeometryError
 from unembedding.safetensors_header import ITEM_BITS, LFS_POINTER
@@ -25,6 +25,7 @@ from unembedding.stored import StoredTensor
 
 READ_AHEAD = 64 * 2**10
 LOCAL_HEADER = 30  # bytes before the name of a zip entry, APPNOTE.TXT 4.3.7
+DEEPEST = 4  # levels of dicts around a state dict in a training checkpoint
 STORAGES = {
     "DoubleStorage": "F64",
     "FloatStorage": "F32",
@@ -39,12 +40,22 @@ STORAGES = {
 }
 
 
-@dataclass(frozen=True)
-class _Described:
+# Named tuples, since a pickle can set attributes of what it builds, and these have none to set.
+
+
+class _Dtype(NamedTuple):
+    name: str
+
+
+class _Storage(NamedTuple):
+    dtype: str
+    key: str
+
+
+class _Described(NamedTuple):
     """What the pickle says of a tensor."""
 
-    dtype: str
-    storage: str
+    storage: _Storage
     offset: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -75,7 +86,7 @@ def read_archive(source: Source, file: str) -> dict[str, StoredTensor]:
     state = _unpickle(_entry(source, file, entries[f"{root}data.pkl"]), where)
     tensors = {}
     for name, described in _tensors(state):
-        entry = entries.get(f"{root}data/{described.storage}")
+        entry = entries.get(f"{root}data/{described.storage.key}")
         if entry is None:
             raise GeometryError(f"{where} lacks the storage of tensor {name!r}.")
         tensors[name] = _stored(name, file, described, entry, where)
@@ -89,7 +100,9 @@ def locate(source: Source, tensor: StoredTensor) -> StoredTensor:
     """
     if tensor.zip_entry is None:
         return tensor
-    header = read(source, tensor.file, tensor.zip_entry, tensor.zip_entry + LOCAL_HEADER)
+    stop = tensor.zip_entry + LOCAL_HEADER
+    inside = LOCAL_HEADER <= stop <= source.sizes()[tensor.file]
+    header = read(source, tensor.file, tensor.zip_entry, stop) if inside else b""
     if header[:4] != b"PK\x03\x04":
         raise GeometryError(
             f"{source.where(tensor.file)} is broken: its directory puts tensor {tensor.name!r} at "
@@ -136,11 +149,11 @@ def _entry(source: Source, file: str, entry: zipfile.ZipInfo) -> bytes:
 def _stored(
     name: str, file: str, described: _Described, entry: zipfile.ZipInfo, where: str
 ) -> StoredTensor:
-    size = ITEM_BITS[described.dtype] // 8
-    count = math.prod(described.shape)
+    dtype, count = described.storage.dtype, math.prod(described.shape)
+    size = ITEM_BITS.get(dtype, 0) // 8  # 0 for a type that is refused when its tensor is asked for
     if entry.compress_type != zipfile.ZIP_STORED:
         raise GeometryError(f"{where} is compressed (tensor {name!r}); PyTorch never does that.")
-    contiguous = described.stride == _row_major(described.shape)
+    contiguous = _is_row_major(described)
     if contiguous and (described.offset + count) * size > entry.file_size:
         raise GeometryError(
             f"{where} is broken: tensor {name!r} needs {(described.offset + count) * size} bytes "
@@ -149,7 +162,7 @@ def _stored(
     return StoredTensor(
         name,
         file,
-        described.dtype,
+        dtype,
         described.shape,
         described.offset * size,
         entry.header_offset,
@@ -157,21 +170,24 @@ def _stored(
     )
 
 
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+def _is_row_major(described: _Described) -> bool:
+    step = 1
+    for length, stride in zip(reversed(described.shape), reversed(described.stride), strict=True):
+        if length != 1 and stride != step:  # a stride along one element is never taken
+            return False
+        step *= length
+    return True
 
 
 def _tensors(state: Any) -> Iterator[tuple[str, _Described]]:
     """Yield (name, tensor) of a state dict, or of the one inside a training checkpoint."""
-    if not isinstance(state, dict):
-        return
-    for key, value in state.items():
-        if isinstance(value, _Described) and isinstance(key, str):
-            yield key, value
-    for wrapper in ("state_dict", "model"):
-        if isinstance(state.get(wrapper), dict):
-            yield from _tensors(state[wrapper])
+    for _ in range(DEEPEST):
+        if not isinstance(state, dict):
             return
+        for key, value in state.items():
+            if isinstance(value, _Described) and isinstance(key, str):
+                yield key, value
+        state = state.get("state_dict", state.get("model"))
 
 
 def _unpickle(data: bytes, where: str) -> Any:
@@ -191,8 +207,8 @@ class _TensorUnpickler(pickle.Unpickler):
             return OrderedDict
         if module == "torch._utils" and name in _REBUILD:
             return _REBUILD[name]
-        if module in ("torch", "torch.storage") and name in STORAGES:
-            return _Dtype(STORAGES[name])
+        if module in ("torch", "torch.storage") and name.endswith("Storage"):
+            return _Dtype(STORAGES.get(name, name.removesuffix("Storage")))
         if (module, name) == ("torch", "Size"):
             return tuple
         raise GeometryError(
@@ -200,26 +216,19 @@ class _TensorUnpickler(pickle.Unpickler):
             "the file, load it once with torch and save its state dict as safetensors."
         )
 
-    def persistent_load(self, pid: Any) -> tuple[str, str]:
+    def persistent_load(self, pid: Any) -> _Storage:
         kind, dtype, key, *_ = pid
         if kind != "storage" or not isinstance(dtype, _Dtype):
             raise GeometryError("its pickle refers to something that is no storage; refused.")
-        return dtype.name, str(key)
+        return _Storage(dtype.name, str(key))
 
 
-@dataclass(frozen=True)
-class _Dtype:
-    name: str
-
-
-def _rebuild_tensor(
-    storage: tuple[str, str], offset: Any, shape: Any, stride: Any, *_: Any
-) -> _Described:
-    dtype, key = storage
+def _rebuild_tensor(storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> _Described:
     numbers = (offset, *shape, *stride)
-    if not all(type(n) is int and n >= 0 for n in numbers) or len(shape) != len(stride):
-        raise GeometryError("its pickle describes a tensor of impossible shape; refused.")
-    return _Described(dtype, key, offset, tuple(shape), tuple(stride))
+    possible = all(type(n) is int and n >= 0 for n in numbers) and len(shape) == len(stride)
+    if not possible or not isinstance(storage, _Storage):
+        raise GeometryError("its pickle describes an impossible tensor; refused.")
+    return _Described(storage, offset, tuple(shape), tuple(stride))
 
 
 def _rebuild_parameter(tensor: _Described, *_: Any) -> _Described:
