@@ -1,0 +1,146 @@
+"""Profiles: the table, the flame graph, and their survival."""
+
+import os
+import pstats
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from profiling import Stopwatch, profiled
+from profiling.flamegraph import MARGIN, WIDTH, call_tree, flame_graph
+
+SVG = "{http://www.w3.org/2000/svg}"
+SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
+
+
+def spin(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        sum(range(50))
+
+
+def first_caller():
+    spin(0.15)
+
+
+def second_caller():
+    spin(0.05)
+
+
+@pytest.fixture
+def profile(tmp_path):
+    with profiled("stage", tmp_path / "profiles/stage", tmp_path / "log"):
+        first_caller()
+        second_caller()
+    return tmp_path / "profiles"
+
+
+def boxes(svg: Path) -> dict[str, list[tuple[float, float]]]:
+    """Return {function: [(x, width) of each of its boxes]}."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for group in ElementTree.parse(svg).iter(f"{SVG}g"):
+        name = group.findtext(f"{SVG}title", "").split(" (")[0].split(":")[0]
+        box = group.find(f"{SVG}rect")
+        found.setdefault(name, []).append((float(box.get("x")), float(box.get("width"))))
+    return found
+
+
+def test_the_three_files_are_written(profile):
+    assert sorted(p.name for p in profile.iterdir()) == ["stage.prof", "stage.svg", "stage.txt"]
+
+
+def test_the_statistics_open_with_pstats(profile):
+    functions = {name for _, _, name in pstats.Stats(str(profile / "stage.prof")).stats}
+    assert {"first_caller", "second_caller", "spin"} <= functions
+
+
+def test_the_table_is_sorted_by_cumulative_time(profile):
+    rows = re.findall(
+        r"^ *[\d/]+ +[\d.]+ +[\d.]+ +([\d.]+) ", (profile / "stage.txt").read_text(), re.M
+    )
+    seconds = [float(row) for row in rows]
+    assert len(seconds) > 3
+    assert seconds == sorted(seconds, reverse=True)
+
+
+def test_two_callers_of_one_function_stay_apart_in_the_flame_graph(profile):
+    found = boxes(profile / "stage.svg")
+    assert len(found["spin"]) == 2
+    widths = sorted(width for _, width in found["spin"])
+    assert 1.8 < widths[1] / widths[0] < 4.5  # 0.15 s and 0.05 s, on a busy machine
+
+
+def test_the_widths_of_the_flame_graph_add_up_to_the_total(profile):
+    found = boxes(profile / "stage.svg")
+    (_, total) = found["all"][0]
+    assert total == WIDTH - 2 * MARGIN
+    callers = sum(found[name][0][1] for name in ("first_caller", "second_caller"))
+    assert callers == pytest.approx(total, rel=0.1)
+    assert sum(width for _, width in found["spin"]) == pytest.approx(callers, rel=0.1)
+
+
+def test_a_call_tree_keeps_paths_apart_and_adds_their_seconds():
+    tree = call_tree({("a", "c"): 1.0, ("b", "c"): 2.0, ("a",): 0.5}, "all")
+    assert tree.seconds == 3.5
+    assert tree.callees["a"].seconds == 1.5
+    assert tree.callees["a"].callees["c"].seconds == 1.0
+    assert tree.callees["b"].callees["c"].seconds == 2.0
+
+
+def test_names_in_a_flame_graph_are_escaped():
+    ElementTree.fromstring(flame_graph({("<lambda> & co",): 1.0}, "a < b"))
+
+
+def test_a_failed_stage_leaves_its_profile_beside_the_log(tmp_path):
+    with (
+        pytest.raises(ZeroDivisionError),
+        profiled("stage", tmp_path / "out/stage", tmp_path / "stage.log"),
+    ):
+        first_caller()
+        1 / 0  # noqa: B018
+    assert "first_caller" in (tmp_path / "stage.log.txt").read_text()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_terminated_stage_leaves_its_profile_beside_the_log(tmp_path):
+    code = f"""
+import sys, time
+sys.path.insert(0, {str(SCRIPTS)!r})
+from pathlib import Path
+from profiling import profiled
+def working():
+    print("working", flush=True)
+    time.sleep(60)
+with profiled("stage", Path({str(tmp_path / "out")!r}), Path({str(tmp_path / "stage.log")!r})):
+    working()
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "working\n"
+    time.sleep(0.2)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    process.stdout.close()
+    assert "working" in (tmp_path / "stage.log.txt").read_text()
+    assert "working" in (tmp_path / "stage.log.svg").read_text()
+
+
+def test_the_timer_and_the_signal_handlers_are_put_back(profile):
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_stopwatch_adds_up_the_seconds_of_a_step():
+    clock = Stopwatch()
+    for _ in range(2):
+        with clock("sleep"):
+            time.sleep(0.02)
+    record = clock.record()
+    assert record["steps"]["sleep"] >= 0.04
+    assert record["seconds"] >= record["steps"]["sleep"]

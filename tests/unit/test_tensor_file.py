@@ -1,0 +1,97 @@
+"""safetensors files written in pieces and read in blocks."""
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from unembedding.errors import GeometryError
+from unembedding.files import replacing, write_json, write_text
+from unembedding.tensor_file import TensorFile, TensorWriter
+
+
+def write(path, close=True):
+    with replacing(path) as file:
+        writer = TensorWriter(file, {"m": ("F32", (5, 3)), "v": ("F64", (2,))}, {"who": "γ"})
+        writer.write(np.arange(6, dtype=np.float32))
+        writer.write(np.arange(6, 15, dtype=np.float32).reshape(3, 3))
+        writer.write(np.array([1.5, -2.5]))
+        if close:
+            writer.close({"late": "known at the end"})
+    return path
+
+
+def test_the_safetensors_library_reads_what_was_written(tmp_path):
+    with safe_open(write(tmp_path / "f.safetensors"), "numpy") as file:
+        np.testing.assert_array_equal(file.get_tensor("m"), np.arange(15).reshape(5, 3))
+        np.testing.assert_array_equal(file.get_tensor("v"), [1.5, -2.5])
+        metadata = file.metadata()
+    assert metadata["who"] == "γ"
+    assert metadata["late"] == "known at the end"
+
+
+def test_what_the_safetensors_library_wrote_is_read(tmp_path):
+    values = np.random.default_rng(0).standard_normal((7, 4)).astype(np.float16)
+    save_file({"m": values, "other": np.ones(3)}, tmp_path / "f.safetensors")
+    file = TensorFile(tmp_path / "f.safetensors")
+    np.testing.assert_array_equal(np.concatenate(list(file.blocks("m"))), values)
+
+
+def test_the_digest_is_that_of_the_data(tmp_path):
+    file = TensorFile(write(tmp_path / "f.safetensors"))
+    file.verify()
+
+
+def test_every_flipped_byte_of_the_data_is_noticed(tmp_path):
+    path = write(tmp_path / "f.safetensors")
+    sound = path.read_bytes()
+    start = min(t.start for t in TensorFile(path).tensors.values())
+    for position in range(start, len(sound)):
+        path.write_bytes(sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :])
+        with pytest.raises(GeometryError, match="is damaged"):
+            TensorFile(path).verify()
+
+
+def test_the_data_are_aligned_to_eight_bytes(tmp_path):
+    file = TensorFile(write(tmp_path / "f.safetensors"))
+    assert file.tensors["m"].start % 8 == 0
+
+
+def test_a_file_whose_tensors_are_incomplete_is_never_put_in_place(tmp_path):
+    with (
+        pytest.raises(RuntimeError, match="8 bytes were written of 60"),
+        replacing(tmp_path / "f") as file,
+    ):
+        writer = TensorWriter(file, {"m": ("F32", (5, 3))}, {})
+        writer.write(b"too few.")
+        writer.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_exception_leaves_the_old_file_and_nothing_else(tmp_path):
+    write_text(tmp_path / "f", "old")
+    with pytest.raises(KeyError), replacing(tmp_path / "f") as file:
+        file.write(b"new")
+        raise KeyError
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_read_only_folder_is_an_error_in_plain_words(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises((GeometryError, OSError)):
+        write_text(blocked / "below", "text")
+
+
+def test_json_has_no_not_a_number(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "f.json", {"x": float("nan")})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tensor_that_is_absent_or_of_other_rank_is_named(tmp_path):
+    file = TensorFile(write(tmp_path / "f.safetensors"))
+    with pytest.raises(GeometryError, match="no tensor 'absent'"):
+        file.tensor("absent", 2)
+    with pytest.raises(GeometryError, match=r"'v' has the shape \[2\]; 2 dimensions"):
+        file.tensor("v", 2)
