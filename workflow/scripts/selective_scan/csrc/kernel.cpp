@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "block.h"
 #include "scan.h"
 #include "tile.h"
 #include "vec.h"
@@ -18,43 +19,6 @@ namespace {
 // going from row to row of a tensor where time is contiguous is a TLB miss for every row.
 constexpr int64_t kSpan = 1024;
 constexpr int kBlock = kLanes == 16 ? 16 : 4;  // states kept in registers at once
-
-// The lanes of one block: a run of channels of one batch and one group of B and C.
-struct Block {
-    int64_t batch, group, channel;
-    int lanes;
-};
-
-int64_t blocks_per_group(const Scan& s) {
-    return (s.channels / s.groups + kLanes - 1) / kLanes;
-}
-
-Block find_block(const Scan& s, int64_t index) {
-    const int64_t per_group = blocks_per_group(s), size = s.channels / s.groups;
-    const int64_t group = index / per_group % s.groups, offset = index % per_group * kLanes;
-    return {index / per_group / s.groups, group, group * size + offset,
-            static_cast<int>(std::min<int64_t>(kLanes, size - offset))};
-}
-
-// The block's rows of a (channels, states) matrix as one vector per state, and back.
-void gather_states(const float* matrix, int64_t states, const Block& b, float* out) {
-    std::fill_n(out, states * kLanes, 0.0f);
-    for (int lane = 0; lane < b.lanes; ++lane)
-        for (int64_t n = 0; n < states; ++n)
-            out[n * kLanes + lane] = matrix[(b.channel + lane) * states + n];
-}
-
-void scatter_states(const float* in, int64_t states, const Block& b, float* matrix) {
-    for (int lane = 0; lane < b.lanes; ++lane)
-        for (int64_t n = 0; n < states; ++n)
-            matrix[(b.channel + lane) * states + n] = in[n * kLanes + lane];
-}
-
-Vec gather_channels(const float* row, const Block& b) {
-    alignas(Vec) float lanes[kLanes] = {};
-    if (row) std::copy_n(row + b.channel, b.lanes, lanes);
-    return load(lanes);
-}
 
 // What one block keeps from tile to tile.
 struct Carry {
@@ -70,8 +34,8 @@ struct Carry {
           state(new float[s.states * kLanes]),
           skip(gather_channels(s.D, b)),
           bias(gather_channels(s.bias, b)) {
-        gather_states(s.A, s.states, b, A.get());
-        gather_states(first_state + b.batch * s.channels * s.states, s.states, b, state.get());
+        gather_rows(s.A, s.states, b, A.get());
+        gather_rows(first_state + b.batch * s.channels * s.states, s.states, b, state.get());
         for (int64_t n = 0; n < s.states; ++n) {
             const Vec a = load(&A[n * kLanes]) * kLog2e;
             store(&A[n * kLanes], a);
@@ -206,6 +170,8 @@ void run_tile(const Scan& s, Carry& c, int64_t t0, int times, const float* B, co
                           : Rows{tile.y, kLanes};
     const Rows delta = load_delta(s, c, t0, times, tile.delta);
     const Rows u = load_rows(s.u, b.batch, b.channel, b.lanes, t0, times, tile.u);
+    for (const Operand* op : {&s.u, &s.delta, &s.out})
+        prefetch_rows(*op, b.batch, b.channel, t0 + kTile);
     scan_tile({times, s.states, delta, u, y, c.largest_A, c.skip, s.D != nullptr, c.A.get(),
                B, C, c.state.get()},
               s.B.constant, s.C.constant);
@@ -219,8 +185,8 @@ void run_tile(const Scan& s, Carry& c, int64_t t0, int times, const float* B, co
 
 // One block through a span of time, for which the scratch holds B and C.
 void run_span(const Scan& s, Carry& c, int64_t t0, int64_t times, Scratch& scratch, bool emit) {
-    if (s.B.constant) gather_states(s.B.constant, s.states, c.block, scratch.B.get());
-    if (s.C.constant) gather_states(s.C.constant, s.states, c.block, scratch.C.get());
+    if (s.B.constant) gather_rows(s.B.constant, s.states, c.block, scratch.B.get());
+    if (s.C.constant) gather_rows(s.C.constant, s.states, c.block, scratch.C.get());
     for (int64_t t = 0; t < times; t += kTile) {
         const float* B = scratch.B.get() + (s.B.constant ? 0 : t * s.states);
         const float* C = scratch.C.get() + (s.C.constant ? 0 : t * s.states);
@@ -230,16 +196,16 @@ void run_span(const Scan& s, Carry& c, int64_t t0, int64_t times, Scratch& scrat
 
 void save(const Scan& s, Carry& c, float* state, float* decay) {
     const int64_t batch = c.block.batch * s.channels * s.states;
-    scatter_states(c.state.get(), s.states, c.block, state + batch);
+    scatter_rows(c.state.get(), s.states, c.block, state + batch);
     if (!decay) return;
     for (int64_t n = 0; n < s.states; ++n)
         store(&c.A[n * kLanes], exp2_any(load(&c.A[n * kLanes]) * c.sum_delta));
-    scatter_states(c.A.get(), s.states, c.block, decay + batch);
+    scatter_rows(c.A.get(), s.states, c.block, decay + batch);
 }
 
 }  // namespace
 
-int64_t count_blocks(const Scan& s) { return s.batch * s.groups * blocks_per_group(s); }
+int64_t count_blocks(const Scan& s) { return s.batch * s.groups * blocks_per_group(s.channels, s.groups); }
 
 void run(const Scan& s, int64_t first, int64_t last, int64_t from, int64_t to, float* state,
          float* decay) {
@@ -248,10 +214,10 @@ void run(const Scan& s, int64_t first, int64_t last, int64_t from, int64_t to, f
     scratch.C.reset(new float[s.states * std::max<int64_t>(kSpan, kLanes)]);
     while (first < last) {
         // Blocks that share B and C go through each tile of time together.
-        const int64_t per_group = blocks_per_group(s);
+        const int64_t per_group = blocks_per_group(s.channels, s.groups);
         const int64_t end = std::min(last, (first / per_group + 1) * per_group);
         std::vector<Carry> blocks;
-        for (int64_t i = first; i < end; ++i) blocks.emplace_back(s, find_block(s, i), state);
+        for (int64_t i = first; i < end; ++i) blocks.emplace_back(s, find_block(s.channels, s.groups, i), state);
         for (int64_t t = from; t < to; t += kSpan) {
             const int64_t times = std::min(kSpan, to - t);
             load_projection(s.B, s.states, blocks[0].block, t, times, scratch.B.get());

@@ -156,6 +156,26 @@ std::tuple<Tensor&, Tensor&> scan_out_meta(const Tensor&, const Tensor&, const T
     return {out, state};
 }
 
+Tensor conv_new(const Tensor& x, const Tensor& weight_, const MaybeTensor& bias_, bool silu) {
+    TORCH_CHECK(x.dim() == 3 && weight_.dim() == 2 && weight_.size(0) == x.size(1) &&
+                    weight_.size(1) >= 1 && weight_.size(1) <= scan::kWidest,
+                "x must be (batch, dim, length) and weight (dim, width), width at most ", scan::kWidest);
+    TORCH_CHECK(!bias_ || bias_->sizes() == at::IntArrayRef({x.size(1)}), "bias must be (dim)");
+    const Tensor weight = plain(weight_), bias = bias_ ? plain(*bias_) : Tensor();
+    Tensor out = at::empty_like(x);
+    use_huge_pages(out);
+    const scan::Conv c{x.size(0), x.size(1), x.size(2), weight.size(1), operand(x), operand(out),
+                       weight.const_data_ptr<float>(),
+                       bias.defined() ? bias.const_data_ptr<float>() : nullptr, silu};
+    at::parallel_for(0, scan::count_blocks(c), 1,
+                     [&](int64_t first, int64_t last) { scan::run(c, first, last); });
+    return out;
+}
+
+Tensor conv_meta(const Tensor& x, const Tensor&, const MaybeTensor&, bool) {
+    return at::empty_like(x);
+}
+
 }  // namespace
 
 // A namespace for each instruction set, so that two builds can be loaded and compared.
@@ -167,14 +187,17 @@ TORCH_LIBRARY(SCAN_NAMESPACE, m) {
         "scan.out(Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, "
         "Tensor? delta_bias, bool delta_softplus, *, Tensor(a!) out, Tensor(b!) state) "
         "-> (Tensor(a!), Tensor(b!))");
+    m.def("causal_conv1d(Tensor x, Tensor weight, Tensor? bias, bool silu) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(SCAN_NAMESPACE, CPU, m) {
     m.impl("scan", scan_new);
     m.impl("scan.out", scan_out);
+    m.impl("causal_conv1d", conv_new);
 }
 
 TORCH_LIBRARY_IMPL(SCAN_NAMESPACE, Meta, m) {
     m.impl("scan", scan_meta);
     m.impl("scan.out", scan_out_meta);
+    m.impl("causal_conv1d", conv_meta);
 }

@@ -42,4 +42,17 @@ int64_t count_blocks(const Scan&);
 void run(const Scan&, int64_t first, int64_t last, int64_t from, int64_t to, float* state,
          float* decay);
 
+// The causal depthwise convolution: x and out (batch, channels, length), weight (channels, width).
+struct Conv {
+    int64_t batch, channels, length, width;
+    Operand x, out;
+    const float *weight, *bias;  // contiguous; bias may be null
+    bool silu;
+};
+
+constexpr int64_t kWidest = 32;  // a tile must hold more times than the convolution reaches back
+
+int64_t count_blocks(const Conv&);
+void run(const Conv&, int64_t first, int64_t last);
+
 }  // namespace scan

@@ -82,6 +82,19 @@ inline bool is_direct(const Operand& op, int64_t offset, int lanes) {
            (address | op.time * sizeof(float)) % sizeof(Vec) == 0;
 }
 
+// Ask for the next tile's cache lines where time is contiguous: the recurrence in between is too long
+// for the CPU to look past it. Inlined, because GCC takes a function that only prefetches for one
+// without effect, and drops the call. Addresses past the end are harmless.
+__attribute__((always_inline)) inline void prefetch_rows(const Operand& op, int64_t batch,
+                                                         int64_t row, int64_t t0) {
+    if (op.time != 1) return;
+    const int64_t size = op.type == Type::float32 ? 4 : 2;
+    const char* p = static_cast<const char*>(op.data) + offset_of(op, batch, row, t0) * size;
+    for (int i = 0; i < kLanes; ++i)
+        for (int64_t byte = 0; byte < kTile * size; byte += 64)
+            __builtin_prefetch(p + i * op.row * size + byte, 0, 2);
+}
+
 // Rows [row, row + lanes) at times [t0, t0 + times), in place or else in `tile`, where missing
 // lanes are 0.
 inline Rows load_rows(const Operand& op, int64_t batch, int64_t row, int lanes, int64_t t0,
