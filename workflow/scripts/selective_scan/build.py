@@ -109,11 +109,26 @@ def build(folder: Path, level: str | None = None) -> Build:
     sources = sorted(SOURCES.glob("*.cpp"))
     parts = [torch.__version__, version, *flags]
     parts += [path.read_text() for path in sorted(SOURCES.glob("*.[ch]*"))]
-    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
-    library = folder / f"selective_scan-{level}-torch{torch.__version__}-{digest}.so"
+    library = folder / f"selective_scan-{level}-torch{torch.__version__}-{_digest(parts)}.so"
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True)
         _compile(compiler, flags, level, sources, library)
+    return Build(library, level, version, flags)
+
+
+def build_ladder(folder: Path, level: str | None = None) -> Build:
+    """Compile the steps that lead to the kernel, and the limits, as plain C functions."""
+    level = level or best_level()
+    compiler = find_compiler()
+    version = compiler_version(compiler)
+    flags = tuple(flag for flag in level_flags(level) if flag != "-fopenmp")
+    sources = sorted((SOURCES / "ladder").glob("*.cpp"))
+    parts = [version, *flags, (SOURCES / "vec.h").read_text()]
+    parts += [path.read_text() for path in sorted((SOURCES / "ladder").iterdir())]
+    library = folder / f"ladder-{level}-{_digest(parts)}.so"
+    if not library.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        compile_library(compiler, [*flags, *map(str, sources)], library)
     return Build(library, level, version, flags)
 
 
@@ -159,6 +174,10 @@ def _compile(
         compile_library(
             compiler, [*objects, "-fopenmp", *links, "-ltorch_cpu", "-lc10"], library
         )
+
+
+def _digest(parts: list[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
 def _run(command: list[str]) -> str:
