@@ -48,7 +48,9 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch, tmp_path):
 
 def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
     compiler = tmp_path / "broken"
-    compiler.write_text("#!/bin/sh\n[ $1 = --version ] && echo broken 1 || { echo no luck; exit 1; }\n")
+    compiler.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] || { echo no luck; exit 1; }\necho broken\n'
+    )
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     with pytest.raises(BuildError, match="no luck"):

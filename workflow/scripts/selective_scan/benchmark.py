@@ -97,9 +97,7 @@ def reason_to_skip(variant: Variant, inputs: Inputs, expected: float, allowed: f
 @torch.inference_mode()
 def check(variants: list[Variant], inputs: Inputs, seconds: dict[str, float]) -> dict[str, float]:
     """Run each once, which also warms it up; the largest error relative to the largest value."""
-    expected, _ = selective_scan_reference(
-        inputs.u, inputs.delta, inputs.A, inputs.B, inputs.C
-    )
+    expected, _ = selective_scan_reference(inputs.u, inputs.delta, inputs.A, inputs.B, inputs.C)
     errors = {}
     for variant in variants:
         y = variant.run(inputs)
@@ -123,7 +121,7 @@ def rounds(
     seconds: dict[str, float],
     allowed: float,
 ) -> dict[str, list[float]]:
-    """Seconds of every repeat; a slow variant sits out the later rounds, but never the first two."""
+    """Seconds of every repeat; a slow variant sits out the later rounds, never the first two."""
     times: dict[str, list[float]] = {variant.name: [] for variant in variants}
     for turn in range(repeats):
         for variant in variants:

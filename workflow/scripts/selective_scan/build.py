@@ -171,9 +171,7 @@ def _compile(
             if job.returncode:
                 raise BuildError(f"the scan kernel does not compile with {compiler}:\n{output}")
         links = [f"-L{path}" for path in library_paths()]
-        compile_library(
-            compiler, [*objects, "-fopenmp", *links, "-ltorch_cpu", "-lc10"], library
-        )
+        compile_library(compiler, [*objects, "-fopenmp", *links, "-ltorch_cpu", "-lc10"], library)
 
 
 def _digest(parts: list[str]) -> str:

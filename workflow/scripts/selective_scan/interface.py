@@ -151,8 +151,9 @@ def _check_projection(
 
 def _check_apart(given: dict[str, Tensor]) -> None:
     out = given["out"]
+    storage = out.untyped_storage().data_ptr()
     for name, tensor in given.items():
-        if name != "out" and tensor.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
+        if name != "out" and tensor.untyped_storage().data_ptr() == storage:
             raise ValueError(f"out shares memory with {name}, which is still being read")
     if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
         raise ValueError("out repeats memory (a stride is 0), so it cannot be written to")

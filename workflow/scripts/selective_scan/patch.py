@@ -98,7 +98,11 @@ def _scan_or(fallback: Callable[..., Any]) -> Callable[..., Any]:
 
 def _conv_or(fallback: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def convolve(
-        x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, **others: Any
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+        **others: Any,
     ) -> Tensor:
         if activation in (None, "silu", "swish") and _usable(x, weight, bias):
             return kernel().causal_conv1d(x, weight, bias, activation is not None)

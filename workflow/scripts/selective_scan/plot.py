@@ -26,7 +26,14 @@ def plot_scaling(rows: list[dict[str, Any]], path: Path) -> None:
         style = "--" if name.startswith(LIMIT) else ":" if name == ATTENTION else "-"
         width = 2.5 if name == "parallel" else 1.2
         axes.plot(
-            lengths, times, style, marker=marker, markersize=5, color=shade, linewidth=width, label=name
+            lengths,
+            times,
+            style,
+            marker=marker,
+            markersize=5,
+            color=shade,
+            linewidth=width,
+            label=name,
         )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

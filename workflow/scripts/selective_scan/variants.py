@@ -1,7 +1,7 @@
 """Every way to run a selective scan on a CPU that a person might try, under one signature.
 
-A variant takes Inputs and returns y = C h, (batch, dim, length): no skip, gate, bias or softplus, so
-that all of them do the same work. The first seven are the ladder, slowest first.
+A variant takes Inputs and returns y = C h, (batch, dim, length): no skip, gate, bias or softplus,
+so that all of them do the same work. The first seven are the ladder, slowest first.
 """
 
 from __future__ import annotations
@@ -124,9 +124,7 @@ def scan_associative(x: Inputs) -> Tensor:
     """torch's associative_scan over (decay, drive) pairs."""
     from torch._higher_order_ops.associative_scan import associative_scan
 
-    def combine(
-        left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor]:
+    def combine(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return left[0] * right[0], right[0] * left[1] + right[1]
 
     decay = torch.exp(torch.einsum("bdl,dn->bldn", x.delta, x.A))

@@ -59,8 +59,11 @@ void use_huge_pages(const Tensor& t) {
 #endif
 }
 
+// Blocks that a thread should at least get: waking it up costs as much as this many exponentials.
+int64_t grain(int64_t per_block) { return std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, per_block)); }
+
 void run_blocks(const scan::Scan& s, float* state) {
-    at::parallel_for(0, scan::count_blocks(s), 1, [&](int64_t first, int64_t last) {
+    at::parallel_for(0, scan::count_blocks(s), grain(s.length * s.states), [&](int64_t first, int64_t last) {
         scan::run(s, first, last, 0, s.length, state, nullptr);
     });
 }
@@ -167,7 +170,7 @@ Tensor conv_new(const Tensor& x, const Tensor& weight_, const MaybeTensor& bias_
     const scan::Conv c{x.size(0), x.size(1), x.size(2), weight.size(1), operand(x), operand(out),
                        weight.const_data_ptr<float>(),
                        bias.defined() ? bias.const_data_ptr<float>() : nullptr, silu};
-    at::parallel_for(0, scan::count_blocks(c), 1,
+    at::parallel_for(0, scan::count_blocks(c), grain(c.length),
                      [&](int64_t first, int64_t last) { scan::run(c, first, last); });
     return out;
 }
