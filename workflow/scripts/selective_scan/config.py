@@ -22,9 +22,9 @@ class ScanConfig(Strict):
     batch: Positive = 1
     dim: Annotated[int, Field(gt=0, multiple_of=64)] = 64
     state: Literal[16] = 16  # the ladder's C++ steps are written for it
-    repeats: Positive = 7
+    repeats: Positive = 5
     # A variant that would take longer at a length, judged by the one before, is left out there.
-    seconds_per_call: Annotated[float, Field(gt=0)] = 0.5
+    seconds_per_call: Annotated[float, Field(gt=0)] = 0.15
 
 
 class ModelConfig(Strict):
