@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from selective_scan.machine import describe_cpu
 
 from selective_scan import load_kernel, selective_scan_fn, use_fused_scan
 from selective_scan.benchmark import timed
-from selective_scan.machine import describe_cpu
 from selective_scan.reference import selective_scan_reference
 from selective_scan.variants import Inputs, Variant, all_variants, make_inputs
 

@@ -102,15 +102,29 @@ def geometry_plot(name):
     )
 
 
+def in_all(section):
+    """Return whether a branch is part of `rule all`: where the configuration has its section."""
+    return section in CONFIG.model_fields_set
+
+
+def mamba_result(file, caption):
+    """Return a file of the mamba branch for the report."""
+    return report(
+        file,
+        caption=f"../report/{caption}.rst",
+        category="Mamba",
+        labels={"result": Path(file).name},
+    )
+
+
 def where_results_are():
     """Return the lines that end a successful run."""
-    return "\n".join(
-        [
-            "",
-            "Done. The results:",
-            "  results/geometry/summary.csv                     one row per model and revision",
-            "  results/geometry/<model>/<revision>/             γ, its decomposition, g, profiles",
-            "  results/geometry/<model>/plots/                  the geometry over training",
-            "  snakemake --report report.html                   all of it on one page",
-        ]
-    )
+    results = {
+        "results/geometry/summary.csv": "one row per model and revision",
+        "results/geometry/<model>/<revision>/": "γ, its decomposition, g, profiles",
+        "results/geometry/<model>/plots/": "the geometry over training",
+    }
+    if in_all("mamba"):
+        results["results/mamba/"] = "the selective scan on this machine's CPU"
+    results["snakemake --report report.html"] = "all of it on one page"
+    return "\n".join(["", "Done:", *(f"  {place:37} {what}" for place, what in results.items())])
