@@ -11,12 +11,15 @@ if not workflow.overwrite_configfiles:
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/geometry.smk"
+include: "workflow/rules/backends.smk"
 
 
 rule all:
     default_target: True
     input:
         rules.geometry.input,
+        # Not for the many runs of a sweep: only where the configuration has the section.
+        rules.backends.input if "backends" in CONFIG.model_fields_set else [],
 
 
 onsuccess:
