@@ -34,6 +34,7 @@ rule compare_backends:
         precisions=COMPARISON.precisions,
         loads=COMPARISON.loads,
         repeats=COMPARISON.repeats,
+        seconds=COMPARISON.seconds,
         threads=COMPARISON.threads,
         rows=compared_rows(),
         code=code_digest("compare_backends.py"),

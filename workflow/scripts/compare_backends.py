@@ -21,6 +21,7 @@ with logged_to(snakemake.log[0]):
         precisions=params.precisions,
         loads=params.loads,
         repeats=params.repeats,
+        seconds=params.seconds,
         threads=min(params.threads, snakemake.threads),
         rows=params.rows,
         checkpoint=Path(gamma) if gamma else None,

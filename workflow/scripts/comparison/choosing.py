@@ -78,26 +78,50 @@ def ranked(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
 def conclusions(
     eigh: Sequence[Eigh], stages: Sequence[Stages], choices: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return what each plot says of this machine, in a sentence or two."""
+    """Return what each plot says of this machine, in sentences."""
     return {
-        "eigh": " ".join([_fastest(eigh), _absent(eigh)]).strip(),
+        "eigh": " ".join(filter(None, [_fastest(eigh), _unquiet(eigh), _absent(eigh)])),
         "load": _under_load(eigh),
         "stages": _share(stages, choices),
     }
 
 
-def _fastest(rows: Sequence[Eigh]) -> str:
+def _at_largest(rows: Sequence[Eigh]) -> tuple[int, dict[str, dict[str, dict[str, float]]]]:
+    """Return the largest size, and its seconds by load, precision and solver."""
     seconds = median_seconds(rows)
     largest = max(size for _, size, _, _ in seconds)
-    first = next(load for _, _, _, load in seconds)
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for (solver, size, precision, load), taken in seconds.items():
+        if size == largest:
+            table.setdefault(load, {}).setdefault(precision, {})[solver] = taken
+    return largest, table
+
+
+def _fastest(rows: Sequence[Eigh]) -> str:
+    size, table = _at_largest(rows)
+    load, by_precision = next(iter(table.items()))
     parts = []
-    for precision in dict.fromkeys(p for _, _, p, _ in seconds):
-        times = {s: t for (s, n, p, x), t in seconds.items() if (n, p, x) == (largest, precision, first)}
-        order = ranked(times)
-        others = ", ".join(f"{name} {taken:.2g} s" for name, taken in order[1:])
-        beside = f" (others: {others})" if others else ""
-        parts.append(f"in {precision} {order[0][0]} with {order[0][1]:.2g} s{beside}")
-    return f"The fastest at n = {largest}, {first}: {'; '.join(parts)}."
+    for precision, seconds in by_precision.items():
+        (best, least), *others = ranked(seconds)
+        behind = ", ".join(f"{name} {taken / least:.2f} ×" for name, taken in others)
+        parts.append(f"in {precision} {best} with {least:.2g} s" + (f" ({behind})" * bool(behind)))
+    return f"The fastest eigh at n = {size}, {load}: {'; '.join(parts)}."
+
+
+def _unquiet(rows: Sequence[Eigh]) -> str:
+    """Say so where repeats of one call on the idle machine differ by more than half."""
+    repeats: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        if row.load == "idle" and row.seconds is not None:
+            key = (row.backend, row.size, row.precision)
+            repeats.setdefault(key, []).append(row.seconds)
+    spreads = [max(seconds) / min(seconds) for seconds in repeats.values()]
+    if not spreads or median(spreads) < 1.5:
+        return ""
+    return (
+        "The machine was not idle: repeats of one call differ by a factor of "
+        f"{median(spreads):.1f} in the median. Compare again when it is quiet."
+    )
 
 
 def _absent(rows: Sequence[Eigh]) -> str:
@@ -107,45 +131,33 @@ def _absent(rows: Sequence[Eigh]) -> str:
 
 
 def _under_load(rows: Sequence[Eigh]) -> str:
-    seconds = median_seconds(rows)
-    slower: dict[str, float] = {}
-    first, *others = dict.fromkeys(load for _, _, _, load in seconds)
-    if not others:
-        return f"Only {first} was measured."
-    largest = max(size for _, size, _, _ in seconds)
+    size, table = _at_largest(rows)
+    if not {"idle", "busy"} <= set(table):
+        return f"Only {', '.join(table)} was measured."
     parts = []
-    for precision in dict.fromkeys(p for _, _, p, _ in seconds):
-        before, under = (
-            {s: t for (s, n, p, x), t in seconds.items() if (n, p, x) == (largest, precision, load)}
-            for load in (first, others[0])
-        )
-        slower = {name: under[name] / before[name] for name in before}
-        (least, by), (most, at_most) = ranked(slower)[0], ranked(slower)[-1]
-        winner, still = ranked(before)[0][0], ranked(under)[0][0]
-        kept = f"{winner} stays the fastest" if winner == still else f"{still} is then the fastest"
+    for precision, idle in table["idle"].items():
+        busy = table["busy"][precision]
+        (least, low), *_, (most, high) = ranked({s: busy[s] / idle[s] for s in idle}) * 2
+        before, under = ranked(idle)[0][0], ranked(busy)[0][0]
+        kept = f"{before} stays the fastest" if before == under else f"{under} is then the fastest"
         parts.append(
-            f"in {precision} eigh takes {by:.1f} ({least}) to {at_most:.1f} ({most}) times as "
-            f"long, and {kept}"
+            f"in {precision} eigh takes {low:.1f} ({least}) to {high:.1f} ({most}) times as long, "
+            f"and {kept}"
         )
-    return f"With every core taken by another job, at n = {largest}: {'; '.join(parts)}."
+    return f"With every core taken by another process, at n = {size}: {'; '.join(parts)}."
 
 
 def _share(rows: Sequence[Stages], choices: Sequence[Mapping[str, Any]]) -> str:
-    largest = max(row.size for row in rows)
+    size = max(row.size for row in rows)
     parts = []
     for choice in choices:
-        chosen = [
-            row
-            for row in rows
-            if (row.size, row.precision, row.backend)
-            == (largest, choice["precision"], choice["solver"])
-        ]
-        if choice["size"] == largest and chosen:
-            total = median(row.total for row in chosen)
-            left = median(row.without_eigh for row in chosen)
+        place = (choice["size"], choice["precision"], choice["solver"])
+        jobs = [row for row in rows if (row.size, row.precision, row.backend) == place]
+        if choice["size"] == size:
+            total, left = (median(r.total for r in jobs), median(r.without_eigh for r in jobs))
             parts.append(
                 f"in {choice['precision']} the fastest is {choice['solver']}, and eigh is "
-                f"{1 - left / total:.0%} of its {total:.2f} s: were it free, {left:.2f} s would "
+                f"{1 - left / total:.0%} of its {total:.2g} s: were eigh free, {left:.2g} s would "
                 "remain"
             )
-    return f"For {rows[0].rows} rows of width {largest}: {'; '.join(parts)}."
+    return f"A job of {rows[-1].rows} rows of width {size}: {'; '.join(parts)}."

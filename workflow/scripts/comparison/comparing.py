@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from comparison.choosing import choose, conclusions, fastest_of_families
 from comparison.matrices import covariance, covariance_of, write_unembedding
 from comparison.measuring import Eigh, measure_eigh
 from comparison.solvers import solvers_here
-from comparison.stages import Stages, measure_stages
+from comparison.stages import Job, Stages, measure_stages
 from comparison.tables import write_table
 from machine import fingerprint, using_threads
 from unembedding.files import write_json
@@ -24,6 +25,7 @@ def compare(
     precisions: Sequence[str],
     loads: Sequence[str],
     repeats: int,
+    seconds: float,
     threads: int,
     rows: int | None,
     checkpoint: Path | None = None,
@@ -32,11 +34,10 @@ def compare(
 
     Decomposes random covariances of the sizes and does whole jobs on random γ of ``rows`` rows,
     or, with ``checkpoint``, the γ in that file and its leading columns. The first of ``loads`` is
-    the one that the choice is made for.
+    the one that the choice is made for. ``seconds`` bounds the repeats of each kind of measurement.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     solvers, absent = solvers_here()
-    rows_absent = [Eigh(name, "", note=why) for name, why in absent.items()]
     with using_threads(threads):
         if checkpoint is None:
             covariances = {size: covariance(size) for size in sizes}
@@ -46,14 +47,16 @@ def compare(
         else:
             covariances = leading(covariance_of(checkpoint, rows), sizes)
             gammas = {max(covariances): checkpoint}
-        eigh = measure_eigh(solvers, covariances, precisions, loads, repeats, threads)
-
-        def contestants(size: int, precision: str):
-            return fastest_of_families(eigh, solvers, size, precision, loads[0])
-
-        stages = measure_stages(gammas, contestants, precisions, repeats, threads, rows, scratch)
+        matrices = covariances.values()
+        eigh = measure_eigh(solvers, matrices, precisions, loads, repeats, seconds, threads)
+        jobs = [
+            Job(solver, gamma, size, precision)
+            for (size, gamma), precision in product(gammas.items(), precisions)
+            for solver in fastest_of_families(eigh, solvers, size, precision, loads[0])
+        ]
+        stages = measure_stages(jobs, repeats, seconds, threads, rows, scratch)
     choices = choose(eigh, stages, loads[0])
-    eigh += rows_absent
+    eigh += [Eigh(name, "", note=why) for name, why in absent.items()]
     write_table(targets["eigh"], Eigh, eigh)
     write_table(targets["stages"], Stages, stages)
     content = {

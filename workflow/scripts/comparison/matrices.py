@@ -1,4 +1,4 @@
-"""What is decomposed: matrices with the spectrum of a trained model's unembedding, or a real one."""
+"""What is decomposed: a matrix with the spectrum of a trained unembedding, or a real one."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ def write_unembedding(path: Path, rows: int, width: int, condition: float = COND
 def covariance_of(unembedding: Path, rows: int | None) -> np.ndarray:
     """Return the covariance (d × d, float64) of the first ``rows`` rows of a real γ."""
     gamma = TensorFile(unembedding)
-    height, width = gamma.tensor(UNEMBEDDING, 2).shape
-    used = rows_used(height, rows, unembedding)
+    used = rows_used(gamma.tensor(UNEMBEDDING, 2).shape[0], rows, unembedding)
     blocks, mean = gamma.blocks(UNEMBEDDING, used), finite_mean(gamma, used)
     numpy = NumpyBackend()
     return numpy.host(numpy.gram(blocks, mean, np.dtype(np.float64))) / used

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -52,44 +53,84 @@ class Eigh:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class Call:
+    """What is timed: a solver that was found to work on a covariance of this size."""
+
+    solver: Solver
+    matrix: np.ndarray
+    precision: np.dtype
+    accuracy: Accuracy
+
+
 def measure_eigh(
     solvers: Sequence[Solver],
-    covariances: Mapping[int, np.ndarray],
+    covariances: Iterable[np.ndarray],
     precisions: Sequence[str],
     loads: Iterable[str],
     repeats: int,
+    seconds: float,
     threads: int,
 ) -> list[Eigh]:
-    """Time every solver on every covariance (n × n, by n) in every precision, under every load.
+    """Time every solver on every covariance (n × n) in every precision, under every load.
 
-    A first call of each, which is not timed, warms up and is checked for accuracy. Within a
-    repeat the solvers take turns, so that none has the quiet minute for itself; a load begins
-    with its first call and ends with its last.
+    Under each load the calls are repeated ``repeats`` times, or until ``seconds`` are over.
     """
-    rows: list[Eigh] = []
-    calls: list[tuple[Solver, int, np.dtype, Accuracy]] = []
-    for size, matrix in covariances.items():
-        for dtype in map(np.dtype, precisions):
-            for solver in solvers:
-                try:
-                    values, vectors = solver.backend.eigh(solver.backend.on_device(matrix), dtype)
-                except GeometryError as error:
-                    rows.append(_absent(solver, size, dtype.name, str(error)))
-                else:
-                    calls.append((solver, size, dtype, accuracy(matrix, values, vectors)))
+    rows, calls = _warm_up(solvers, covariances, precisions)
     for load in loads:
         with LOADS[load]():
-            for size in covariances:
-                turns = [call for call in calls if call[1] == size]
-                for repeat in range(1, repeats + 1):
-                    for solver, _, dtype, found in turns:
-                        seconds = seconds_of_eigh(solver, covariances[size], dtype)
-                        place = (size, dtype.name, load, repeat, threads, seconds)
-                        rows.append(
-                            Eigh(solver.name, solver.backend.device, *place, **vars(found))
-                        )
-                print(f"eigh of {size}, {load}: done", file=sys.stderr, flush=True)
+            rows += _take_turns(calls, load, repeats, seconds, threads)
     return rows
+
+
+def _warm_up(
+    solvers: Sequence[Solver], covariances: Iterable[np.ndarray], precisions: Sequence[str]
+) -> tuple[list[Eigh], list[Call]]:
+    """Make each call once, which is not timed but checked; those that fail become rows at once."""
+    rows, calls = [], []
+    for matrix, precision, solver in product(covariances, map(np.dtype, precisions), solvers):
+        backend = solver.backend
+        try:
+            found = accuracy(matrix, *backend.eigh(backend.on_device(matrix), precision))
+        except GeometryError as error:
+            place = (solver.name, backend.device, len(matrix), precision.name)
+            rows.append(Eigh(*place, note=str(error)))
+        else:
+            calls.append(Call(solver, matrix, precision, found))
+    return rows, calls
+
+
+def _take_turns(
+    calls: Sequence[Call], load: str, repeats: int, seconds: float, threads: int
+) -> list[Eigh]:
+    """Time all calls, then all of them again, so that none has the quiet minute for itself."""
+    rows = []
+    for repeat in rounds(repeats, seconds):
+        for call in calls:
+            rows.append(
+                Eigh(
+                    call.solver.name,
+                    call.solver.backend.device,
+                    len(call.matrix),
+                    call.precision.name,
+                    load,
+                    repeat,
+                    threads,
+                    seconds_of_eigh(call.solver, call.matrix, call.precision),
+                    **vars(call.accuracy),
+                )
+            )
+        print(f"eigh, {load}, repeat {repeat}: done", file=sys.stderr, flush=True)
+    return rows
+
+
+def rounds(repeats: int, seconds: float) -> Iterator[int]:
+    """Count from 1 to ``repeats``, but begin none after the first once ``seconds`` are over."""
+    started = time.perf_counter()
+    for repeat in range(1, repeats + 1):
+        if repeat > 1 and time.perf_counter() - started > seconds:
+            return
+        yield repeat
 
 
 def seconds_of_eigh(solver: Solver, matrix: np.ndarray, precision: np.dtype) -> float:
@@ -112,7 +153,3 @@ def accuracy(matrix: np.ndarray, values: np.ndarray, vectors: np.ndarray) -> Acc
         inverse_sqrt = (vectors * values**-0.5) @ vectors.T
         whitening = float(np.abs(inverse_sqrt @ matrix @ inverse_sqrt - identity).max())
     return Accuracy(float(residual), float(orthogonality), whitening)
-
-
-def _absent(solver: Solver, size: int, precision: str, why: str) -> Eigh:
-    return Eigh(solver.name, solver.backend.device, size, precision, note=why)

@@ -52,10 +52,13 @@ def plot_comparison(eigh: Path, stages: Path, targets: dict[str, Path]) -> None:
         save(figure, target)
 
 
-def _panels(figure: Figure, rows: Sequence[Eigh] | Sequence[Stages]) -> list[tuple[str, Axes]]:
-    """Return one axes for each precision, side by side."""
+def _panels(
+    figure: Figure, rows: Sequence[Eigh] | Sequence[Stages], title: str, share_y: bool = True
+) -> list[tuple[str, Axes]]:
+    """Return one axes for each precision, side by side, under a title."""
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     precisions = list(dict.fromkeys(row.precision for row in rows))
-    axes = figure.subplots(1, len(precisions), sharex=True, sharey=True, squeeze=False)[0]
+    axes = figure.subplots(1, len(precisions), sharex=True, sharey=share_y, squeeze=False)[0]
     for precision, panel in zip(precisions, axes, strict=True):
         panel.set_title(precision, loc="left", fontsize=10)
     return list(zip(precisions, axes, strict=True))
@@ -79,18 +82,25 @@ def _seconds(rows: Sequence[Eigh], **wanted: object) -> list[float]:
 def _by_size(figure: Figure, rows: Sequence[Eigh]) -> None:
     load = rows[0].load
     sizes = sorted({row.size for row in rows if row.size is not None})
-    for precision, axes in _panels(figure, rows):
+    title = f"eigh by size and backend, {load}: median and extremes"
+    for precision, axes in _panels(figure, rows, title):
         for name, (grey, marker, line) in LOOKS.items():
-            values = {
-                size: seconds
-                for size in sizes
-                if (seconds := _seconds(rows, backend=name, precision=precision, load=load, size=size))
-            }
+            place = {"backend": name, "precision": precision, "load": load}
+            values = {size: _seconds(rows, size=size, **place) for size in sizes}
+            values = {size: seconds for size, seconds in values.items() if seconds}
             if values:
                 medians, extremes = _spread(list(values.values()))
                 axes.errorbar(
-                    list(values), medians, extremes, color=grey, marker=marker, linestyle=line,
-                    markersize=5, capsize=2, linewidth=1.2, label=name,
+                    list(values),
+                    medians,
+                    extremes,
+                    color=grey,
+                    marker=marker,
+                    linestyle=line,
+                    markersize=5,
+                    capsize=2,
+                    linewidth=1.2,
+                    label=name,
                 )
         axes.set(xscale="log", yscale="log", xlabel="size n of the covariance (n × n)")
         axes.set_xticks(sizes)
@@ -98,7 +108,6 @@ def _by_size(figure: Figure, rows: Sequence[Eigh]) -> None:
         axes.xaxis.set_minor_formatter(NullFormatter())
     figure.axes[0].set_ylabel("seconds")
     figure.axes[0].legend(fontsize=8)
-    figure.suptitle(f"eigh by size and backend, {load}: median and extremes", x=0, ha="left", fontsize=11)
 
 
 def _by_load(figure: Figure, rows: Sequence[Eigh]) -> None:
@@ -106,15 +115,23 @@ def _by_load(figure: Figure, rows: Sequence[Eigh]) -> None:
     names = [name for name in SOLVERS if _seconds(rows, backend=name, size=size)]
     loads = list(dict.fromkeys(row.load for row in rows))
     height = 0.8 / len(loads)
-    for precision, axes in _panels(figure, rows):
+    for precision, axes in _panels(figure, rows, f"eigh at n = {size}: median and extremes"):
         for index, load in enumerate(loads):
-            values = [_seconds(rows, backend=n, precision=precision, load=load, size=size) for n in names]
+            values = [
+                _seconds(rows, backend=n, precision=precision, load=load, size=size) for n in names
+            ]
             shown = [i for i, value in enumerate(values) if value]
             medians, extremes = _spread([values[i] for i in shown])
             axes.barh(
-                np.array(shown) + (index - (len(loads) - 1) / 2) * height, medians, height,
-                xerr=extremes, color=("0.9", "0.5")[index], edgecolor="0",
-                hatch=("", "//")[index], linewidth=0.5, error_kw={"capsize": 2, "linewidth": 1},
+                np.array(shown) + (index - (len(loads) - 1) / 2) * height,
+                medians,
+                height,
+                xerr=extremes,
+                color=("0.9", "0.5")[index],
+                edgecolor="0",
+                hatch=("", "//")[index],
+                linewidth=0.5,
+                error_kw={"capsize": 2, "linewidth": 1},
                 label=load,
             )
         axes.set_yticks(range(len(names)), names)
@@ -123,21 +140,28 @@ def _by_load(figure: Figure, rows: Sequence[Eigh]) -> None:
         axes.grid(visible=False, axis="y")
     figure.axes[0].invert_yaxis()
     figure.axes[-1].legend(fontsize=8)
-    figure.suptitle(f"eigh at n = {size}: median and extremes", x=0, ha="left", fontsize=11)
 
 
 def _by_part(figure: Figure, rows: Sequence[Stages]) -> None:
     size = max(row.size for row in rows)
     rows = [row for row in rows if row.size == size]
-    for precision, axes in _panels(figure, rows):
+    title = f"a whole job on {rows[0].rows} rows of width {size}, by its parts"
+    for precision, axes in _panels(figure, rows, title, share_y=False):
         names = list(dict.fromkeys(r.backend for r in rows if r.precision == precision))
         left = np.zeros(len(names))
         jobs = [[r for r in rows if (r.precision, r.backend) == (precision, n)] for n in names]
         for part, (grey, hatch) in PARTS.items():
             seconds = np.array([np.median([getattr(r, part) for r in job]) for job in jobs])
             axes.barh(
-                range(len(names)), seconds, 0.6, left=left, color=grey, edgecolor="0",
-                hatch=hatch, linewidth=0.5, label=part,
+                range(len(names)),
+                seconds,
+                0.6,
+                left=left,
+                color=grey,
+                edgecolor="0",
+                hatch=hatch,
+                linewidth=0.5,
+                label=part,
             )
             left += seconds
         for position, job in enumerate(jobs):
@@ -147,7 +171,6 @@ def _by_part(figure: Figure, rows: Sequence[Stages]) -> None:
         axes.set(xlabel="seconds")
         axes.margins(x=0.2)
         axes.grid(visible=False, axis="y")
-    figure.axes[0].invert_yaxis()
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), fontsize=8, ncols=7, loc="outside lower center")
-    title = f"a whole job on {rows[0].rows} rows of width {size}, by its parts"
-    figure.suptitle(title, x=0, ha="left", fontsize=11)
+        axes.invert_yaxis()
+    parts = figure.axes[0].get_legend_handles_labels()
+    figure.legend(*parts, fontsize=8, ncols=7, loc="outside lower center")

@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from comparison.measuring import rounds
 from comparison.solvers import Solver
 from profiling import Stopwatch
-from unembedding.backends import Backend
 from unembedding.decomposition import decompose
 from unembedding.transform import transform
 
@@ -60,55 +60,58 @@ class Stages:
     eigh_share: float
 
 
+@dataclass(frozen=True)
+class Job:
+    """What is timed: the whole of a γ, in a file, with one solver."""
+
+    solver: Solver
+    gamma: Path
+    size: int
+    precision: str
+
+
 def measure_stages(
-    gammas: Mapping[int, Path],
-    contestants: Callable[[int, str], Iterable[Solver]],
-    precisions: Sequence[str],
+    jobs: Sequence[Job],
     repeats: int,
+    seconds: float,
     threads: int,
     rows: int | None,
     scratch: Path,
 ) -> list[Stages]:
-    """Time the job on each γ (a file, by its width) with the contestants of its width."""
-    started: dict[tuple[str, str], float] = {}
+    """Time all jobs in turns, ``repeats`` times or until ``seconds`` are over."""
+    started = {job.solver.family: job.solver for job in jobs}
+    start = {family: seconds_to_start(solver) for family, solver in started.items()}
     measured = []
-    for size, gamma in gammas.items():
-        for precision in precisions:
-            turns = list(contestants(size, precision))
-            for solver in turns:
-                if solver.family not in started:
-                    started[solver.family] = seconds_to_start(solver)
-            for repeat in range(1, repeats + 1):
-                for solver in turns:
-                    used, parts = run_job(gamma, solver.backend, precision, rows, scratch)
-                    parts = {"start": started[solver.family], **parts}
-                    total = sum(parts.values())
-                    measured.append(
-                        Stages(
-                            solver.name,
-                            solver.backend.device,
-                            used,
-                            size,
-                            precision,
-                            repeat,
-                            threads,
-                            **parts,
-                            total=total,
-                            without_eigh=total - parts["eigh"],
-                            eigh_share=parts["eigh"] / total,
-                        )
-                    )
+    for repeat in rounds(repeats, seconds):
+        for job in jobs:
+            used, parts = run_job(job, rows, scratch)
+            parts = {"start": start[job.solver.family], **parts}
+            total = sum(parts.values())
+            measured.append(
+                Stages(
+                    job.solver.name,
+                    job.solver.backend.device,
+                    used,
+                    job.size,
+                    job.precision,
+                    repeat,
+                    threads,
+                    **parts,
+                    total=total,
+                    without_eigh=total - parts["eigh"],
+                    eigh_share=parts["eigh"] / total,
+                )
+            )
     return measured
 
 
-def run_job(
-    gamma: Path, backend: Backend, precision: str, rows: int | None, scratch: Path
-) -> tuple[int, dict[str, float]]:
+def run_job(job: Job, rows: int | None, scratch: Path) -> tuple[int, dict[str, float]]:
     """Decompose and transform γ in files; return how many rows were used, and seconds by part."""
+    backend = job.solver.backend
     clock = Stopwatch()
     decomposition, causal = scratch / "decomposition.safetensors", scratch / "causal.safetensors"
-    facts = decompose(gamma, decomposition, backend, precision, rows, clock)
-    transform(gamma, decomposition, causal, backend, "pseudo_inverse", clock)
+    facts = decompose(job.gamma, decomposition, backend, job.precision, rows, clock)
+    transform(job.gamma, decomposition, causal, backend, "pseudo_inverse", clock)
     return facts["rows"], {
         part: sum(clock.steps.get(step, 0.0) for step in steps) for part, steps in PARTS.items()
     }
