@@ -214,6 +214,20 @@ def test_what_does_not_fit_a_gpu_is_refused_with_both_sizes(monkeypatch, memory,
     assert cupy.sent == []
 
 
+def test_torch_counts_the_memory_that_it_keeps_as_free(monkeypatch):
+    import torch
+
+    backend = TorchBackend("cpu")
+    backend.on_gpu = True
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**20, 2**30))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 2**20)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 4 * 2**20)
+    values, _ = backend.eigh(torch.eye(350, dtype=torch.float64), np.dtype(np.float64))  # 3.7 MiB
+    assert len(values) == 350
+    with pytest.raises(GeometryError, match="`eigh` of width 370"):
+        backend.eigh(torch.eye(370, dtype=torch.float64), np.dtype(np.float64))  # 4.2 MiB
+
+
 @pytest.fixture
 def choice(tmp_path):
     """Writes a choice.json that took a solver at width 512, and returns its path."""

@@ -95,7 +95,7 @@ class Backends(Section):
     precisions: Several[Literal["float64", "float32"]] = ["float64", "float32"]
     loads: Several[Literal["idle", "busy"]] = ["idle", "busy"]
     repeats: Count = 3
-    seconds: Count = 20
+    seconds: Count = 10
     threads: Count = 4
     rows: Count = 8192
     checkpoint: str | None = None

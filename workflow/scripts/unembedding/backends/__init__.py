@@ -92,7 +92,10 @@ BACKENDS: dict[str, Callable[[str | None], Backend]] = {
 
 
 def select_backend(
-    name: str, choice: Path | None = None, width: int = 0, precision: str = "float64"
+    name: str,
+    choice: Path | None = None,
+    width: int | None = None,
+    precision: str = "float64",
 ) -> tuple[Backend, str]:
     """Return a backend and why it was chosen.
 
@@ -104,7 +107,7 @@ def select_backend(
     if name != "auto":
         return BACKENDS[name](None), f"{name} was asked for"
     reasons = []
-    if choice is not None:
+    if choice is not None and width is not None:
         measured, reason = measured_choice(choice, width, precision)
         reasons.append(reason)
         if measured is not None:

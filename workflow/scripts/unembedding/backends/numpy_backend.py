@@ -1,8 +1,8 @@
 """NumPy and SciPy on the CPU.
 
 BLAS and LAPACK are called through SciPy where NumPy has no equal: syrk forms half of a symmetric
-product, and LAPACK's drivers work in place in the precision asked for, where numpy.linalg computes float32 in
-float64 (docs/benchmarks.md).
+product, and LAPACK's drivers work in place and in the precision asked for, where numpy.linalg
+computes float32 in float64 (docs/benchmarks.md).
 """
 
 from __future__ import annotations
