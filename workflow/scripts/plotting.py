@@ -19,6 +19,7 @@ matplotlib.rcParams.update(
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,
+        "axes.axisbelow": True,
         "grid.alpha": 0.3,
     }
 )
