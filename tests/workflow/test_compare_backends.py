@@ -11,40 +11,21 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import yaml
+from running import REPOSITORY, command, snakemake, succeed
 
-REPOSITORY = Path(__file__).parents[2]
-CHECKPOINTS = REPOSITORY / "resources/tiny-olmo"
 SOLVERS = {"numpy", "scipy evd", "scipy evr", "scipy evx", "torch cpu", "torch cuda", "cupy"}
 SMALL = {"sizes": [16, 48], "repeats": 2, "seconds": 5, "threads": 1, "rows": 200}
+MODEL = {"path": str(REPOSITORY / "resources/tiny-olmo"), "revisions": ["step0-tokens0M"]}
 
 
-def command(folder: Path, backends: dict | None, *arguments: str) -> list[str]:
-    model = {"path": str(CHECKPOINTS), "revisions": ["step0-tokens0M"]}
-    config = {"models": {"tiny": model}} | ({} if backends is None else {"backends": backends})
-    (folder / "given.yaml").write_text(yaml.safe_dump(config))
-    line = [sys.executable, "-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile")]
-    line += ["--configfile", str(folder / "given.yaml"), "--directory", str(folder)]
-    return [*line, "--cores", "2", "--nocolor", *arguments]
-
-
-def snakemake(folder: Path, backends: dict | None, *arguments: str) -> str:
-    """Run the workflow, which has to succeed, and return what it said."""
-    done = subprocess.run(
-        command(folder, backends, *arguments),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=150,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+def config(**changes):
+    return {"models": {"tiny": MODEL}, "backends": {**SMALL, **changes}}
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
-    snakemake(folder, SMALL, "backends")
+    succeed(folder, config(), "backends")
     return folder
 
 
@@ -96,11 +77,11 @@ def test_nothing_else_is_left(results):
 
 
 def test_a_second_run_has_nothing_to_do(compared):
-    assert "Nothing to be done" in snakemake(compared, SMALL, "backends")
+    assert "Nothing to be done" in succeed(compared, config(), "backends").output
 
 
 def test_captions_say_what_to_conclude_here(compared, results):
-    snakemake(compared, SMALL, "backends", "--report", "report.html")
+    succeed(compared, config(), "backends", "--report", "report.html")
     report = (compared / "report.html").read_text()
     said = json.loads((results / "choice.json").read_text())["conclusions"]
     assert set(said) == {"eigh", "load", "stages"}
@@ -112,7 +93,7 @@ def test_captions_say_what_to_conclude_here(compared, results):
 
 
 def test_auto_takes_what_was_measured_and_a_new_comparison_reruns_nothing(compared, results):
-    snakemake(compared, SMALL, "geometry")  # the checkpoint's width is 64, not far from 48
+    succeed(compared, config(), "geometry")  # the checkpoint's width is 64, not far from 48
     file = compared / "results/geometry/tiny/step0-tokens0M/geometry.json"
     geometry = json.loads(file.read_text())
     choice = json.loads((results / "choice.json").read_text())
@@ -121,27 +102,28 @@ def test_auto_takes_what_was_measured_and_a_new_comparison_reruns_nothing(compar
     assert entry["reason"] in geometry["backend_reason"]
     assert "results/backends/choice.json" in geometry["backend_reason"]
     (results / "choice.json").write_text(json.dumps({**choice, "choices": []}))
-    assert "Nothing to be done" in snakemake(compared, SMALL, "geometry", "--dry-run")
+    again = succeed(compared, config(), "geometry", "--dry-run")
+    assert "Nothing to be done" in again.output
 
 
 def test_a_run_compares_only_where_the_configuration_says_so(tmp_path):
-    assert "compare_backends" not in snakemake(tmp_path, None, "--dry-run")
-    assert "compare_backends" in snakemake(tmp_path, SMALL, "--dry-run")
+    without = {"models": {"tiny": MODEL}}
+    assert "compare_backends" not in succeed(tmp_path, without, "--dry-run").jobs
+    assert "compare_backends" in succeed(tmp_path, config(), "--dry-run").jobs
 
 
 def test_the_covariance_of_a_checkpoint_can_be_compared(tmp_path):
-    chosen = {**SMALL, "repeats": 1, "loads": ["busy"], "checkpoint": "tiny/step0-tokens0M"}
-    snakemake(tmp_path, chosen, "backends")
+    chosen = config(repeats=1, loads=["busy"], checkpoint="tiny/step0-tokens0M")
+    succeed(tmp_path, chosen, "backends")
     rows = table(tmp_path / "results/backends/eigh.csv")
     assert {row["size"] for row in rows if row["seconds"]} == {"16", "48", "64"}
     assert {row["rows"] for row in table(tmp_path / "results/backends/stages.csv")} == {"1024"}
 
 
 def test_a_checkpoint_that_is_none_of_the_models_is_named(tmp_path):
-    line = command(tmp_path, {"checkpoint": "tiny/step1"}, "backends")
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
-    assert done.returncode != 0
-    assert "'step1' is none of the revisions of tiny (step0-tokens0M)" in done.stdout + done.stderr
+    run = snakemake(tmp_path, config(checkpoint="tiny/step1"), "backends")
+    assert run.code != 0
+    assert "'step1' is none of the revisions of tiny (step0-tokens0M)" in run.output
 
 
 def processes_of(folder: Path) -> dict[str, list[int]]:
@@ -169,7 +151,7 @@ def until(condition, seconds: float) -> bool:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("victim", ["snakemake", "job"])
 def test_whatever_is_killed_no_process_is_left(tmp_path, victim):
-    endless = {**SMALL, "loads": ["busy"], "repeats": 10**6, "seconds": 3600}
+    endless = config(loads=["busy"], repeats=10**6, seconds=3600)
     cores = len(os.sched_getaffinity(0))
     with subprocess.Popen(
         command(tmp_path, endless, "backends"),
