@@ -20,6 +20,7 @@ test: $(VENV)/test.installed
 
 bench: $(VENV)/run.installed
 	$(BIN)/python benchmarks/geometry.py
+	$(BIN)/python benchmarks/backends.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=…")'

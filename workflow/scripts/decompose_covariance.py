@@ -16,8 +16,16 @@ with logged_to(log), profiled("decompose", profile, Path(log)) as clock:
         from machine import using_threads
         from unembedding.backends import select_backend
         from unembedding.decomposition import decompose
+        from unembedding.extraction import UNEMBEDDING
+        from unembedding.tensor_file import TensorFile
 
-        backend, reason = select_backend(snakemake.params.backend)
+        width = TensorFile(Path(snakemake.input.unembedding)).tensor(UNEMBEDDING, 2).shape[1]
+        backend, reason = select_backend(
+            snakemake.params.backend,
+            Path(snakemake.params.choice),
+            width,
+            snakemake.params.precision,
+        )
     print(f"Backend {backend.name} on {backend.device} ({reason})")
     with using_threads(snakemake.threads) as allotment:
         facts = decompose(

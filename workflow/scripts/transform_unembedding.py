@@ -18,7 +18,13 @@ with logged_to(log), profiled("transform", profile, Path(log)) as clock:
         from unembedding.description import describe
         from unembedding.transform import transform
 
-        backend, reason = select_backend(snakemake.params.backend)
+        decompose = read_json_file(Path(snakemake.input.decompose))
+        backend, reason = select_backend(
+            snakemake.params.backend,
+            Path(snakemake.params.choice),
+            decompose["width"],
+            decompose["precision"],
+        )
     print(f"Backend {backend.name} on {backend.device} ({reason})")
     with using_threads(snakemake.threads) as allotment:
         facts = transform(
@@ -32,7 +38,7 @@ with logged_to(log), profiled("transform", profile, Path(log)) as clock:
     geometry = describe(
         model=snakemake.wildcards.model,
         extract=read_json_file(Path(snakemake.input.extract)),
-        decompose=read_json_file(Path(snakemake.input.decompose)),
+        decompose=decompose,
         transform={
             **facts,
             "backend": backend.name,

@@ -46,6 +46,7 @@ def decompose(
     with clock("covariance"):
         covariance = backend.gram(gamma.blocks(UNEMBEDDING, used), mean, dtype)
         covariance /= used
+        backend.synchronize()  # or the next step would wait for what this one began
     with clock("eigh"):
         eigenvalues, eigenvectors = backend.eigh(covariance, dtype)
     del covariance

@@ -56,9 +56,10 @@ def transform(
             INVERSE_SQRT: (SAFETENSORS[dtype.name], inverse_sqrt.shape),
         }
         writer = TensorWriter(file, tensors, {"rows": str(rows)})
-        with clock("transform and write"):
+        with clock("write"):
             matrix = inverse_sqrt.astype(np.float32)
-            for block in backend.products(gamma.blocks(UNEMBEDDING, rows), mean, matrix):
+            products = backend.products(gamma.blocks(UNEMBEDDING, rows), mean, matrix)
+            for block in clock.each("transform", products):
                 writer.write(block)
             step = block_rows(len(mean))
             for first in range(0, len(mean), step):
