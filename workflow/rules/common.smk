@@ -106,7 +106,7 @@ def geometry_plot(name):
 
 
 def in_all(section):
-    """Return whether a branch runs by default, which it does where the configuration has its section."""
+    """Return whether a branch runs by default: where the configuration has its section."""
     return section in CONFIG.model_fields_set
 
 
