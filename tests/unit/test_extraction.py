@@ -76,12 +76,16 @@ def test_the_file_says_where_its_matrix_came_from_and_what_its_bytes_hash_to(tmp
     target, facts = extract(tmp_path, {HEAD: gamma, EMBEDDING: torch.zeros(6, 4)})
     origin = {**PROVENANCE, "tensor": HEAD, "file": "model.safetensors"}
     digest = hashlib.sha256(gamma.numpy().tobytes()).hexdigest()
-    assert metadata_of(target) == {**origin, "tied": "false", "sha256": digest}
+    metadata = metadata_of(target)
+    assert len(metadata.pop("checksum")) == 64
+    assert metadata == {**origin, "tied": "false", "sha256": digest}
     assert facts == {
         **origin,
         "tied": False,
         "dtype": "F32",
         "shape": [6, 4],
+        "sha256": digest,
+        "verified": False,
         "vocabulary": None,
         "bytes_fetched": 0,
         "warnings": [],

@@ -12,12 +12,20 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
-from huggingface_hub import HfApi, hf_hub_url, is_offline_mode, try_to_load_from_cache
+import huggingface_hub
+from huggingface_hub import (
+    HfApi,
+    hf_hub_download,
+    hf_hub_url,
+    is_offline_mode,
+    try_to_load_from_cache,
+)
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -31,7 +39,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from unembedding.errors import GeometryError
-from unembedding.sources import LocalFolder
+from unembedding.sources import LocalFolder, differs, hasher
 
 TIMEOUT = 30  # seconds without a byte; huggingface_hub's shared client has none
 ATTEMPTS = 6  # without progress
@@ -54,6 +62,8 @@ class HubRepository:
         self.repo, self.revision, self.commit = repo, revision, commit
         self.bytes_fetched = 0
         self.warnings: list[str] = []
+        self.verified: set[str] = set()
+        self._etags: dict[tuple[str, str], str] = {}
 
     @cached_property
     def _info(self) -> dict[str, tuple[int, str | None]]:
@@ -64,11 +74,15 @@ class HubRepository:
             self.where(),
         )
         return {
-            f.rfilename: (f.size or 0, f.lfs.sha256 if f.lfs else None) for f in info.siblings or []
+            f.rfilename: (f.size or 0, f.lfs.sha256 if f.lfs else f.blob_id)
+            for f in info.siblings or []
         }
 
     def sizes(self) -> dict[str, int]:
         return {name: size for name, (size, _) in self._info.items() if "/" not in name}
+
+    def digest(self, name: str) -> str | None:
+        return self._info[name][1]
 
     def where(self, name: str = "") -> str:
         return f"{self.repo}@{self.revision}" + (f"/{name}" if name else "")
@@ -94,6 +108,7 @@ class HubRepository:
         headers = {**build_hf_headers(), **asked}
         with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT) as response:
             hf_raise_for_status(response)
+            self._require_same(name, response)
             skip = 0
             if response.status_code == 200:
                 skip = start
@@ -119,25 +134,99 @@ class HubRepository:
             f"the answer ended {wanted} bytes early", request=response.request
         )
 
+    def _require_same(self, name: str, response: httpx2.Response) -> None:
+        """Raise where a host says that a file is no longer the one it has sent parts of before."""
+        etag = response.headers.get("ETag", "").removeprefix("W/")
+        before = self._etags.setdefault((name, response.url.host), etag)
+        if etag and before and etag != before:
+            raise httpx2.RemoteProtocolError(
+                f"the file changed while it was read: its ETag was {before}, and is {etag}",
+                request=response.request,
+            )
+
     def _warn_once(self, warning: str) -> None:
         if warning not in self.warnings:
             self.warnings.append(warning)
 
-    def snapshot(self) -> LocalFolder:
+    def snapshot(self) -> Snapshot:
         """Download every file of the commit into the Hub cache, and return its folder there."""
         from huggingface_hub import snapshot_download
 
+        get_session().timeout = TIMEOUT
         missing = [  # what will cross the network; offline, the cache has to do
             size
             for name, (size, _) in ({} if is_offline_mode() else self._info).items()
             if not isinstance(try_to_load_from_cache(self.repo, name, revision=self.commit), str)
         ]
-        folder = with_retries(
-            lambda: snapshot_download(self.repo, revision=self.commit), self.where()
-        )
-        local = LocalFolder(Path(folder))
-        local.bytes_fetched = sum(missing)
-        return local
+        with cache_writable(self.where()):
+            folder = with_retries(
+                lambda: snapshot_download(self.repo, revision=self.commit), self.where()
+            )
+        snapshot = Snapshot(Path(folder), self)
+        snapshot.bytes_fetched = sum(missing)
+        return snapshot
+
+    def fetch_again(self, name: str) -> None:
+        """Replace one file of the Hub cache."""
+        with cache_writable(self.where(name)):
+            with_retries(
+                lambda: hf_hub_download(self.repo, name, revision=self.commit, force_download=True),
+                self.where(name),
+            )
+
+
+class Snapshot(LocalFolder):
+    """A commit in the Hub cache, whose files are checked against the Hub before they are read."""
+
+    def __init__(self, folder: Path, repository: HubRepository) -> None:
+        super().__init__(folder)
+        self.repository = repository
+
+    def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
+        if name not in self.verified:
+            self._verify(name)
+        yield from super().stream(name, start, stop)
+
+    def _verify(self, name: str) -> None:
+        """Check a file against the Hub's digest; one that differs is fetched once more."""
+        expected = self._expected(name)
+        if expected is None:
+            return
+        if self._hash(name, expected) != expected:
+            self.repository.fetch_again(name)
+            self.bytes_fetched += self.sizes()[name]
+            if (found := self._hash(name, expected)) != expected:
+                raise differs(self.repository.where(name), expected, found)
+            self.warnings.append(f"{name} was damaged in the Hub cache and has been fetched again.")
+        self.verified.add(name)
+
+    def _expected(self, name: str) -> str | None:
+        """Return the Hub's digest of a file; offline the name of its blob in the cache, if any."""
+        if not is_offline_mode():
+            return self.repository.digest(name)
+        blob = (self.folder / name).resolve().name
+        return blob if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob) else None
+
+    def _hash(self, name: str, digest: str) -> str:
+        size = self.sizes()[name]
+        found = hasher(digest, size)
+        for chunk in super().stream(name, 0, size):
+            found.update(chunk)
+        return found.hexdigest()
+
+
+@contextmanager
+def cache_writable(where: str) -> Iterator[None]:
+    """Turn what hinders writing into the Hub cache into a message that says where that is."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or huggingface_hub.constants.HF_HUB_CACHE
+        raise GeometryError(
+            f"{where} could not be stored in the Hub cache ({place}): "
+            f"{error.strerror or error}. Free some space or check the permissions, or name another "
+            "folder with HF_HOME."
+        ) from None
 
 
 def list_refs(repo: str, pull_requests: bool = False) -> dict[str, str]:
