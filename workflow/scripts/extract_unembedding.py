@@ -13,8 +13,9 @@ log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("
 with logged_to(log), profiled("extract", profile, Path(log)) as clock:
     from urllib.parse import unquote
 
+    from provenance import made_with
     from unembedding.extraction import extract_unembedding, open_source
-    from unembedding.files import write_json
+    from unembedding.files import write_facts
 
     params = snakemake.params
     revision = unquote(snakemake.wildcards.revision)
@@ -31,4 +32,5 @@ with logged_to(log), profiled("extract", profile, Path(log)) as clock:
             },
             params.tensor,
         )
-    write_json(Path(snakemake.output.facts), {**facts, **clock.record()})
+    made = made_with(params.code, snakemake.config)
+    write_facts(Path(snakemake.output.facts), {**facts, "made_with": made, **clock.record()})

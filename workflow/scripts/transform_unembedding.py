@@ -13,9 +13,10 @@ log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("
 with logged_to(log), profiled("transform", profile, Path(log)) as clock:
     with clock("import"):
         from machine import using_threads
+        from provenance import made_with
         from unembedding.backends import select_backend
         from unembedding.description import describe
-        from unembedding.files import read_json_file, write_json
+        from unembedding.files import read_facts, write_facts
         from unembedding.transform import transform
 
         backend, reason = select_backend(snakemake.params.backend)
@@ -31,14 +32,15 @@ with logged_to(log), profiled("transform", profile, Path(log)) as clock:
         )
     geometry = describe(
         model=snakemake.wildcards.model,
-        extract=read_json_file(Path(snakemake.input.extract)),
-        decompose=read_json_file(Path(snakemake.input.decompose)),
+        extract=read_facts(Path(snakemake.input.extract)),
+        decompose=read_facts(Path(snakemake.input.decompose)),
         transform={
             **facts,
             "backend": backend.name,
             "device": backend.device,
+            "made_with": made_with(snakemake.params.code, snakemake.config),
             **allotment,
             **clock.record(),
         },
     )
-    write_json(Path(snakemake.output.geometry), geometry)
+    write_facts(Path(snakemake.output.geometry), geometry)
