@@ -96,12 +96,12 @@ class Checkpoint:
 
     def choose(self, exact: str | None = None) -> Choice:
         """Choose the unembedding tensor; see ``layouts.choose_unembedding``."""
-        where = self.source.where()
+        where, names = self.source.where(), dict.fromkeys(self.weight_map)
         try:
-            return choose_unembedding(dict.fromkeys(self.weight_map), self.config, where, exact)
+            return choose_unembedding(names, self.config, where, exact)
         except GeometryError:  # say it again with shapes, for which every header must be read
             tensors = [t for f in self._files(self.format) for t in self.tensors(f).values()]
-            shapes = dict.fromkeys(self.weight_map) | {t.name: t.shape for t in tensors}
+            shapes = names | {t.name: t.shape for t in tensors}
             return choose_unembedding(shapes, self.config, where, exact)
 
     def find(self, name: str) -> StoredTensor:

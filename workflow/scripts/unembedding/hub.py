@@ -45,6 +45,7 @@ TIMEOUT = 30  # seconds without a byte; huggingface_hub's shared client has none
 ATTEMPTS = 6  # without progress
 LONGEST_WAIT = 300  # seconds, whatever the server asks for
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+RATE_LIMIT = "the Hub's rate limit is reached (HTTP 429). Run again later, or with a token."
 FAILURES = (
     httpx2.HTTPError,
     httpx2.InvalidURL,
@@ -152,15 +153,15 @@ class HubRepository:
         """Download every file of the commit into the Hub cache, and return its folder there."""
         from huggingface_hub import snapshot_download
 
-        get_session().timeout = TIMEOUT
         missing = [  # what will cross the network; offline, the cache has to do
             size
             for name, (size, _) in ({} if is_offline_mode() else self._info).items()
             if not isinstance(try_to_load_from_cache(self.repo, name, revision=self.commit), str)
         ]
         with cache_writable(self.where()):
-            folder = with_retries(
-                lambda: snapshot_download(self.repo, revision=self.commit), self.where()
+            folder = _cached(
+                lambda: snapshot_download(self.repo, revision=self.commit, etag_timeout=TIMEOUT),
+                self.where(),
             )
         snapshot = Snapshot(Path(folder), self)
         snapshot.bytes_fetched = sum(missing)
@@ -169,8 +170,14 @@ class HubRepository:
     def fetch_again(self, name: str) -> None:
         """Replace one file of the Hub cache."""
         with cache_writable(self.where(name)):
-            with_retries(
-                lambda: hf_hub_download(self.repo, name, revision=self.commit, force_download=True),
+            _cached(
+                lambda: hf_hub_download(
+                    self.repo,
+                    name,
+                    revision=self.commit,
+                    force_download=True,
+                    etag_timeout=TIMEOUT,
+                ),
                 self.where(name),
             )
 
@@ -215,6 +222,23 @@ class Snapshot(LocalFolder):
         return found.hexdigest()
 
 
+def _cached(download: Callable[[], Result], where: str) -> Result:
+    """Call a download of huggingface_hub, which tries again by itself, and waits without end."""
+
+    def refuse_long_waits(response: httpx2.Response) -> None:
+        if (_wait_asked_for(response) or 0) > LONGEST_WAIT:
+            raise GeometryError(f"{where}: {RATE_LIMIT}")
+
+    session = get_session()
+    session.timeout = TIMEOUT
+    hooks = session.event_hooks
+    session.event_hooks = {**hooks, "response": [*hooks["response"], refuse_long_waits]}
+    try:
+        return with_retries(download, where, attempts=2)
+    finally:
+        session.event_hooks = hooks
+
+
 @contextmanager
 def cache_writable(where: str) -> Iterator[None]:
     """Turn what hinders writing into the Hub cache into a message that says where that is."""
@@ -252,7 +276,7 @@ def commit_exists(repo: str, commit: str) -> bool:
     return with_retries(exists, repo)
 
 
-def with_retries(call: Callable[[], Result], where: str) -> Result:
+def with_retries(call: Callable[[], Result], where: str, attempts: int = ATTEMPTS) -> Result:
     """Call until it succeeds, waiting between transient failures; raise GeometryError at last."""
     failures = 0
     while True:
@@ -260,12 +284,12 @@ def with_retries(call: Callable[[], Result], where: str) -> Result:
             return call()
         except FAILURES as error:
             failures += 1
-            wait_or_raise(error, failures, where)
+            wait_or_raise(error, failures, where, attempts)
         except HFValidationError as error:
             raise GeometryError(f"{where} is no name of a repository: {error}") from None
 
 
-def wait_or_raise(error: Exception, failures: int, where: str) -> None:
+def wait_or_raise(error: Exception, failures: int, where: str, attempts: int = ATTEMPTS) -> None:
     """Wait before the next attempt, or raise what the error means to a person."""
     if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # snapshot_download hides the real one
@@ -273,14 +297,14 @@ def wait_or_raise(error: Exception, failures: int, where: str) -> None:
     transient = isinstance(error, httpx2.TransportError) and not isinstance(
         error, httpx2.LocalProtocolError | httpx2.UnsupportedProtocol
     )
-    if failures >= ATTEMPTS or not (transient or status in TRANSIENT):
+    if failures >= attempts or not (transient or status in TRANSIENT):
         raise explain(error, where) from None
-    asked = _wait_asked_for(error)
+    asked = _wait_asked_for(error.response) if isinstance(error, HfHubHTTPError) else None
     if asked is not None and asked > LONGEST_WAIT:
         raise explain(error, where) from None
     wait = (asked or min(2**failures, 60)) * random.uniform(1, 1.25)
     print(
-        f"{where}: {_reason(error)}; attempt {failures} of {ATTEMPTS}, next in {wait:.0f} s",
+        f"{where}: {_reason(error)}; attempt {failures} of {attempts}, next in {wait:.0f} s",
         file=sys.stderr,
     )
     time.sleep(wait)
@@ -311,7 +335,7 @@ def explain(error: Exception, where: str) -> GeometryError:
     elif status == 401:
         advice = f"the Hub asks for a token (HTTP 401). {token}."
     elif status == 429:
-        advice = "the Hub's rate limit is reached (HTTP 429). Run again later, or with a token."
+        advice = RATE_LIMIT
     elif status is not None:
         advice = f"the Hub answered HTTP {status} at {_url(error)}. Run again later."
     else:
@@ -329,13 +353,11 @@ def _is_range(response: httpx2.Response, start: int, stop: int) -> bool:
     )
 
 
-def _wait_asked_for(error: Exception) -> float | None:
+def _wait_asked_for(response: httpx2.Response) -> float | None:
     """Return the seconds that Retry-After or RateLimit ask for (RFC 9110, ratelimit-headers)."""
-    if not isinstance(error, HfHubHTTPError):
-        return None
-    headers = error.response.headers
+    headers = response.headers
     found = re.fullmatch(r"\s*(\d+)\s*", headers.get("Retry-After", "")) or re.search(
-        r"\bt=(\d+)", headers.get("RateLimit", "") if error.response.status_code == 429 else ""
+        r"\bt=(\d+)", headers.get("RateLimit", "") if response.status_code == 429 else ""
     )
     return int(found[1]) + 1 if found else None
 
