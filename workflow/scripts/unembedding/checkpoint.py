@@ -109,15 +109,14 @@ class Checkpoint:
 
         The shard that the index names is looked at first, then the others: an index can be wrong.
         """
-        named = self.weight_map[name]
+        named = self.weight_map.get(name)
         files = self._files(self.format)
         if named in files and name in (tensors := self.tensors(named)):
             return locate(self.source, tensors[name])
         for file in files:
             if file != named and name in (tensors := self.tensors(file)):
-                self.source.warnings.append(
-                    f"The index puts {name!r} in {named!r}; it was found in {file!r}."
-                )
+                puts = f"puts {name!r} in {named!r}" if named else f"does not know {name!r}"
+                self.source.warnings.append(f"The index {puts}; it was found in {file!r}.")
                 return locate(self.source, tensors[name])
         missing = "which is missing" if named not in files else "which does not hold it"
         raise GeometryError(
