@@ -51,9 +51,14 @@ def revisions_present(wildcards):
         return []  # the job that resolves them says what is wrong
 
 
+def pinned_revisions(wildcards):
+    """Return the file that pins a model's revisions, once it holds what is asked for now."""
+    return checkpoints.resolve_revisions.get(model=wildcards.model).output.pinned
+
+
 def commit(wildcards, input):
-    """Return the commit that a revision is pinned to."""
-    return read_revisions(Path(input.pinned))[unquote(wildcards.revision)]
+    """Return the commit that a revision is pinned to; None until it is."""
+    return read_revisions(Path(input.pinned)).get(unquote(wildcards.revision))
 
 
 def checkpoint_files(wildcards):

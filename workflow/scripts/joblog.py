@@ -40,10 +40,10 @@ def logged_to(path: str) -> Iterator[None]:
 def _report(error: Exception, terminal: object, log: Path) -> None:
     from unembedding.errors import GeometryError
 
-    if isinstance(error, GeometryError):
-        message = f"Error: {error}"
+    expected = isinstance(error, GeometryError)
+    message = f"{'Error' if expected else type(error).__name__}: {error}"
+    print(f"{message}\n(log: {log})", file=terminal)  # type: ignore[call-overload]
+    if expected:
         print(message, file=sys.stderr)
     else:
         traceback.print_exc()
-        message = f"{type(error).__name__}: {error}"
-    print(f"{message}\n(log: {log})", file=terminal)  # type: ignore[call-overload]
