@@ -1,17 +1,14 @@
-"""Promises under faults; `make soak` sets SOAK, which makes each of them many times as long."""
+"""A Hub to fail, and a place to report figures."""
 
-import os
 import time
 
 import huggingface_hub.file_download
 import pytest
 from hub import LoopbackHub
 from huggingface_hub.utils import close_session
+from promises import TOKEN
 
 from unembedding import hub as client
-
-SOAK = bool(os.environ.get("SOAK"))
-TOKEN = "hf_secretsecretsecret"
 
 
 @pytest.fixture

@@ -268,7 +268,8 @@ armed = False
 def main(reader: str, count: int, seed: int = 0) -> None:
     global armed
     read, outcomes, longest = READERS[reader], Counter(), 0.0
-    for name in ("cp437", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"):
+    names = "cp437 raw_unicode_escape unicode_escape utf-16 utf-16-le utf-16-be utf-32 utf-32-le"
+    for name in [*names.split(), "utf-32-be"]:
         codecs.lookup(name)  # now, since Python opens a file for it
     sys.addaudithook(forbid)
     signal.signal(signal.SIGALRM, too_long)

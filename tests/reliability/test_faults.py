@@ -8,9 +8,9 @@ import time
 import pytest
 import torch
 from checkpoints import random_matrix
-from conftest import SOAK, TOKEN
 from hub import Fault
 from huggingface_hub import save_torch_state_dict
+from promises import SOAK, TOKEN
 
 from unembedding.errors import GeometryError
 from unembedding.extraction import extract_unembedding, open_source

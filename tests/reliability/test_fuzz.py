@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import SOAK
 from fuzzing import READERS
+from promises import SOAK
 from running import REPOSITORY
 
 COUNT = 100_000 if SOAK else 1_500
