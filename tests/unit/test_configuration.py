@@ -28,7 +28,7 @@ def mistake_of(**model):
 
 def test_everything_but_the_models_has_a_default():
     found = load(config())
-    assert found.model_dump(exclude={"models", "backends"}) == {
+    assert found.model_dump(exclude={"models", "backends", "mamba"}) == {
         "backend": "auto",
         "precision": "float64",
         "on_rank_deficient": "error",
@@ -291,3 +291,18 @@ def test_mistakes_in_the_comparison_of_backends_are_named(backends, mistake):
 def test_a_checkpoint_of_a_configured_model_can_be_compared():
     found = load(config(backends={"checkpoint": "tiny/refs/pr/1"}))
     assert found.backends.checkpoint == "tiny/refs/pr/1"
+
+
+def test_a_sequence_from_a_file_needs_its_path():
+    with pytest.raises(ConfigurationError, match=r"mamba\.sequence\.path.*`kind: fasta` needs"):
+        load(config(mamba={"sequence": {"kind": "fasta"}}))
+
+
+def test_mistakes_in_the_mamba_section_are_told_by_dotted_path():
+    section = {"scan": {"dim": 100, "length": [512]}, "threads": 0}
+    with pytest.raises(ConfigurationError) as raised:
+        load(config(mamba=section))
+    message = str(raised.value)
+    assert "mamba.threads: should be greater than or equal to 1, not 0" in message
+    assert "mamba.scan.dim: should be a multiple of 64, not 100" in message
+    assert "mamba.scan.length: unknown key; did you mean 'lengths'?" in message

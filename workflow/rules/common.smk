@@ -84,7 +84,7 @@ def of_every_revision(pattern):
     """Return an input function: ``pattern`` for each revision of the model, or of every model."""
 
     def paths(wildcards):
-        models = [wildcards.model] if hasattr(wildcards, "model") else list(CONFIG.models)
+        models = [wildcards.model] if hasattr(wildcards, "model") else sorted(CONFIG.models)
         return [
             pattern.format(model=model, revision=revision)
             for model in models

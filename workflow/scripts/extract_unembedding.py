@@ -13,7 +13,8 @@ log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("
 with logged_to(log), profiled("extract", profile, Path(log)) as clock:
     from urllib.parse import unquote
 
-    from files import write_json
+    from files import write_facts
+    from provenance import made_with
     from unembedding.extraction import extract_unembedding, open_source
 
     params = snakemake.params
@@ -31,4 +32,5 @@ with logged_to(log), profiled("extract", profile, Path(log)) as clock:
             },
             params.tensor,
         )
-    write_json(Path(snakemake.output.facts), {**facts, **clock.record()})
+    made = made_with(params.code, snakemake.config)
+    write_facts(Path(snakemake.output.facts), {**facts, "made_with": made, **clock.record()})

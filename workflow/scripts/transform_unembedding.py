@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("")
 with logged_to(log), profiled("transform", profile, Path(log)) as clock:
     with clock("import"):
-        from files import read_json_file, write_json
+        from files import read_facts, write_facts
         from machine import using_threads
+        from provenance import made_with
         from unembedding.backends import select_backend
         from unembedding.description import describe
         from unembedding.transform import transform
 
-        decompose = read_json_file(Path(snakemake.input.decompose))
+        decompose = read_facts(Path(snakemake.input.decompose))
         backend, reason = select_backend(
             snakemake.params.backend,
             Path(snakemake.params.choice),
@@ -37,14 +38,15 @@ with logged_to(log), profiled("transform", profile, Path(log)) as clock:
         )
     geometry = describe(
         model=snakemake.wildcards.model,
-        extract=read_json_file(Path(snakemake.input.extract)),
+        extract=read_facts(Path(snakemake.input.extract)),
         decompose=decompose,
         transform={
             **facts,
             "backend": backend.name,
             "device": backend.device,
+            "made_with": made_with(snakemake.params.code, snakemake.config),
             **allotment,
             **clock.record(),
         },
     )
-    write_json(Path(snakemake.output.geometry), geometry)
+    write_facts(Path(snakemake.output.geometry), geometry)

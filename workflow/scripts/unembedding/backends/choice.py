@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+from errors import UserError
 from files import read_json_file
 from machine import fingerprint
-from unembedding.errors import GeometryError
 
 NEAR = 2  # what was measured at one width is believed up to this factor above and below it
 
@@ -29,5 +29,5 @@ def measured_choice(path: Path, width: int, precision: str) -> tuple[dict[str, A
         if nearest is None or not 1 / NEAR <= nearest["size"] / width <= NEAR:
             return None, f"{path} measured nothing near a width of {width} in {precision}"
         return nearest, f"{nearest['reason']} ({path})"
-    except (GeometryError, LookupError, TypeError, ValueError) as error:
+    except (UserError, LookupError, TypeError, ValueError) as error:
         return None, f"{path} cannot be used ({error})"
