@@ -196,7 +196,7 @@ def memory(widths: list[int], rows: int, folder: Path) -> None:
     print("| V | d | decompose, MB | transform, MB | 4 d² float64 + 512 MB |")
     print("|---|---|---|---|---|")
     for width in widths:
-        for height in (rows, 3 * rows):
+        for height in (rows // 4, rows):
             write_unembedding(folder / "unembedding.safetensors", height, width, CONDITION)
             used = [peak_memory(height, width, s, folder) for s in ("decompose", "transform")]
             bound = 4 * width**2 * 8 / 2**20 + 512
