@@ -474,6 +474,13 @@ def test_a_snapshot_is_tried_again_after_a_passing_failure(hub, repository, wait
     assert read(source, FILE, 0, len(BODY)) == BODY
 
 
+def test_an_answer_that_is_no_json_is_asked_for_again_and_then_an_error(hub, repository):
+    fail(hub, "/refs", flip_byte=3, times=2)
+    assert list_refs(REPO) == {"main": repository.commit}
+    fail(hub, "/refs", flip_byte=3, times=99)
+    assert "the answer makes no sense" in refusal(lambda: list_refs(REPO))
+
+
 def test_a_cache_that_cannot_be_written_is_named(hub, repository, tmp_path, monkeypatch):
     (tmp_path / "full").write_text("a file, where a folder has to be")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "full"))
@@ -495,7 +502,7 @@ def test_a_file_damaged_in_the_cache_is_noticed_offline(hub, repository, offline
     (repository.snapshot().folder / FILE).write_bytes(b"?" + BODY[1:])
     offline()
     message = refusal(lambda: read(repository.snapshot(), FILE, 0, 100))
-    assert FILE in message
+    assert f"{FILE} is damaged" in message
 
 
 def test_a_wait_of_hours_for_a_snapshot_is_refused(hub, repository, waits):
