@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requi
 .PHONY: run test soak bench clean
 
 run: $(VENV)/run.installed
-	$(BIN)/snakemake --cores $(CORES)
+	$(BIN)/snakemake --cores $(CORES) --keep-going
 
 test: $(VENV)/test.installed
 	$(BIN)/ruff check .
@@ -22,7 +22,10 @@ soak: $(VENV)/test.installed
 	SOAK=1 timeout 20m $(BIN)/python -m pytest tests/reliability
 
 bench: $(VENV)/run.installed
+	$(PIP) --no-deps -r requirements/bench.txt
 	$(BIN)/python benchmarks/geometry.py
+	$(BIN)/python benchmarks/backends.py
+	PYTHONPATH=workflow/scripts $(BIN)/python benchmarks/scan.py results/mamba/build
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=…")'

@@ -11,12 +11,17 @@ if not workflow.overwrite_configfiles:
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/geometry.smk"
+include: "workflow/rules/backends.smk"
+include: "workflow/rules/mamba.smk"
 
 
 rule all:
     default_target: True
     input:
         rules.geometry.input,
+        # Not for the many runs of a sweep: only where the configuration has their sections.
+        rules.backends.input if in_all("backends") else [],
+        rules.mamba.input if in_all("mamba") else [],
 
 
 onsuccess:

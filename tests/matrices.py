@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from unembedding.files import replacing
+from files import replacing
 from unembedding.tensor_file import SAFETENSORS, TensorWriter
 
 DTYPES = SAFETENSORS | {"float16": "F16"}

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from matrices import with_spectrum, write_gamma
 
+from errors import UserError
+from files import write_facts
 from provenance import config_digest, made_with
 from unembedding.backends.numpy_backend import NumpyBackend
 from unembedding.decomposition import decompose
 from unembedding.description import describe, gather, summary
-from unembedding.errors import GeometryError
-from unembedding.files import write_facts
 from unembedding.plots import plot_model
 from unembedding.revisions import format_revisions
 from unembedding.transform import transform
@@ -81,7 +81,7 @@ def test_numbers_in_the_summary_are_those_of_the_description_to_the_last_digit(t
 
 def test_a_damaged_description_is_named(tmp_path):
     (tmp_path / "geometry.json").write_text('{"model":')
-    with pytest.raises(GeometryError, match=r"geometry\.json cannot be read"):
+    with pytest.raises(UserError, match=r"geometry\.json cannot be read"):
         gather([tmp_path / "geometry.json"])
 
 
@@ -145,7 +145,7 @@ def test_the_summary_is_rebuilt_from_the_results_alone(tmp_path):
 
 def test_stages_of_different_matrices_are_not_described_together():
     stage = {"revision": "main", "unembedding_sha256": "a", "sha256": "b", "warnings": []}
-    with pytest.raises(GeometryError, match="m/main are not of the same matrix"):
+    with pytest.raises(UserError, match="m/main are not of the same matrix"):
         describe("m", stage, stage, stage)
 
 

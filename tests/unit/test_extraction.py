@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from errors import UserError
 from unembedding.errors import GeometryError
 from unembedding.extraction import extract_unembedding, open_source
 from unembedding.sources import LocalFolder
@@ -269,7 +270,7 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path, request):
     source = checkpoint(tmp_path / "checkpoint", {HEAD: torch.ones(600, 40)})
     target = tmp_path / "results" / "unembedding.safetensors"
     request.getfixturevalue("little_room")
-    with pytest.raises(GeometryError, match=f"Could not write {target}: File too large"):
+    with pytest.raises(UserError, match=f"Could not write {target}: File too large"):
         extract_unembedding(source, target, PROVENANCE)
     assert list(target.parent.iterdir()) == []
 

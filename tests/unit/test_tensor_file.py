@@ -5,8 +5,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from unembedding.errors import GeometryError
-from unembedding.files import read_facts, replacing, write_facts, write_json, write_text
+from errors import UserError
+from files import read_facts, replacing, write_facts, write_json, write_text
 from unembedding.tensor_file import TensorFile, TensorWriter
 
 
@@ -47,7 +47,7 @@ def test_every_flipped_byte_is_noticed(tmp_path):
     sound = path.read_bytes()
     for position in (i for i, byte in enumerate(sound) if byte != ord(" ")):  # the header's padding
         path.write_bytes(sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :])
-        with pytest.raises(GeometryError, match=str(path)):
+        with pytest.raises(UserError, match=str(path)):
             TensorFile(path).verify()
 
 
@@ -78,7 +78,7 @@ def test_an_exception_leaves_the_old_file_and_nothing_else(tmp_path):
 def test_a_read_only_folder_is_an_error_in_plain_words(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(GeometryError, match=r"Could not write .*below: "):
+    with pytest.raises(UserError, match=r"Could not write .*below: "):
         write_text(blocked / "below", "text")
 
 
@@ -90,9 +90,9 @@ def test_json_has_no_not_a_number(tmp_path):
 
 def test_a_tensor_that_is_absent_or_of_other_rank_is_named(tmp_path):
     file = TensorFile(write(tmp_path / "f.safetensors"))
-    with pytest.raises(GeometryError, match="no tensor 'absent'"):
+    with pytest.raises(UserError, match="no tensor 'absent'"):
         file.tensor("absent", 2)
-    with pytest.raises(GeometryError, match=r"'v' has the shape \[2\]; 2 dimensions"):
+    with pytest.raises(UserError, match=r"'v' has the shape \[2\]; 2 dimensions"):
         file.tensor("v", 2)
 
 
@@ -134,11 +134,11 @@ def test_every_flipped_byte_of_facts_is_noticed_or_changes_nothing(tmp_path):
         path.write_bytes(sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :])
         try:
             assert read_facts(path) == FACTS  # white space, or one name of a character for another
-        except GeometryError as error:
+        except UserError as error:
             assert str(path) in str(error)
 
 
 def test_facts_without_a_checksum_are_refused(tmp_path):
     write_json(tmp_path / "f.json", FACTS)
-    with pytest.raises(GeometryError, match=r"f\.json is damaged"):
+    with pytest.raises(UserError, match=r"f\.json is damaged"):
         read_facts(tmp_path / "f.json")

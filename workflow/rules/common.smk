@@ -1,5 +1,6 @@
 """What the rules share: the validated configuration, and functions that tell a rule its inputs."""
 
+import json
 import sys
 from pathlib import Path
 from shutil import which
@@ -25,6 +26,8 @@ if not CONFIG.keep_unembedding:
 on_gpu = CONFIG.backend == "cupy" or (CONFIG.backend == "auto" and which("nvidia-smi"))
 env = "cupy" if on_gpu else "torch" if CONFIG.backend == "torch" else "geometry"
 BACKEND_ENV = f"../../envs/{env}.yaml"
+COMPARISON = CONFIG.backends
+CHOICE = "results/backends/choice.json"
 
 
 wildcard_constraints:
@@ -102,15 +105,67 @@ def geometry_plot(name):
     )
 
 
+def in_all(section):
+    """Return whether a branch runs by default: where the configuration has its section."""
+    return section in CONFIG.model_fields_set
+
+
+def mamba_result(file, caption):
+    """Return a file of the mamba branch for the report."""
+    return report(
+        file,
+        caption=f"../report/{caption}.rst",
+        category="Mamba",
+        labels={"result": Path(file).name},
+    )
+
+
+def compared_unembedding(wildcards):
+    """Return γ of the checkpoint whose covariance the backends decompose, where one is named."""
+    if COMPARISON.checkpoint is None:
+        return []
+    model, _, revision = COMPARISON.checkpoint.partition("/")
+    resolved = checkpoints_resolved(model)
+    if folder_name(revision) not in resolved:
+        known = ", ".join(unquote(folder) for folder in resolved)
+        raise WorkflowError(
+            f"backends.checkpoint: {revision!r} is none of the revisions of {model} ({known})."
+        )
+    return UNEMBEDDING.format(model=model, revision=folder_name(revision))
+
+
+def compared_rows():
+    """Return how many rows a job of the comparison uses: the configuration's, or the model's."""
+    if COMPARISON.checkpoint is None:
+        return COMPARISON.rows
+    return CONFIG.models[COMPARISON.checkpoint.partition("/")[0]].rows
+
+
+def conclusions(wildcards, input):
+    """Return what the comparison says of this machine, for the captions."""
+    return json.loads(Path(input.choice).read_text())["conclusions"]
+
+
+def backends_result(file, caption):
+    """Return a file of the comparison for the report."""
+    return report(
+        f"results/backends/{file}",
+        caption=f"../report/backends_{caption}.rst",
+        category="Backends",
+        labels={"result": file},
+    )
+
+
 def where_results_are():
     """Return the lines that end a successful run."""
-    return "\n".join(
-        [
-            "",
-            "Done. The results:",
-            "  results/geometry/summary.csv                     one row per model and revision",
-            "  results/geometry/<model>/<revision>/             γ, its decomposition, g, profiles",
-            "  results/geometry/<model>/plots/                  the geometry over training",
-            "  snakemake --report report.html                   all of it on one page",
-        ]
-    )
+    results = {
+        "results/geometry/summary.csv": "one row per model and revision",
+        "results/geometry/<model>/<revision>/": "γ, its decomposition, g, profiles",
+        "results/geometry/<model>/plots/": "the geometry over training",
+    }
+    if in_all("backends"):
+        results["results/backends/"] = "which eigensolver is fastest here"
+    if in_all("mamba"):
+        results["results/mamba/"] = "the selective scan on this machine's CPU"
+    results["snakemake --report report.html"] = "all of it on one page"
+    return "\n".join(["", "Done:", *(f"  {place:37} {what}" for place, what in results.items())])

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import (
@@ -23,6 +23,7 @@ from pydantic import (
 
 FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TAKEN = "summary.csv"
+Item = TypeVar("Item")
 
 
 class ConfigurationError(Exception):
@@ -50,7 +51,15 @@ def _folder(name: str) -> str:
     return name
 
 
+def _distinct(values: list[Any]) -> list[Any]:
+    if len(set(values)) < len(values):
+        raise ValueError("one of them stands twice")
+    return values
+
+
 Count = Annotated[int, Field(ge=1, strict=True)]  # strict: neither `true` nor `"1"` is a count
+
+Several = Annotated[list[Item], Field(min_length=1), AfterValidator(_distinct)]
 
 
 class Section(BaseModel):
@@ -79,6 +88,73 @@ class Model(Section):
         return repo
 
 
+class Scan(Section):
+    """The benchmark of the selective scan: its sizes, and how long it may take."""
+
+    lengths: Annotated[list[Count], Field(min_length=1)] = [
+        512,
+        1024,
+        2048,
+        4096,
+        8192,
+        16384,
+        32768,
+    ]
+    batch: Count = 1
+    dim: Annotated[Count, Field(multiple_of=64)] = 64
+    state: Literal[16] = 16  # the ladder's C++ steps are written for it
+    repeats: Count = 5
+    seconds_per_call: Annotated[float, Field(gt=0)] = 0.15
+
+
+class MambaModel(Section):
+    """The model that is profiled: random weights of this shape, or a repository or folder."""
+
+    path: str | None = None
+    revision: str | None = None
+    layers: Count = 4
+    width: Count = 256
+    state: Count = 16
+    vocabulary: Count = 1024
+
+
+class Sequence(Section):
+    """What the model reads: random tokens, or the characters of a text or FASTA file."""
+
+    kind: Literal["random", "text", "fasta"] = "random"
+    path: Annotated[str | None, Field(validate_default=True)] = None
+    length: Count = 512
+
+    @field_validator("path")
+    @classmethod
+    def _file_to_read(cls, path: str | None, info: ValidationInfo) -> str | None:
+        if info.data.get("kind", "random") != "random" and path is None:
+            raise ValueError(f"`kind: {info.data['kind']}` needs the `path` of a file")
+        return path
+
+
+class Mamba(Section):
+    """The workflow's mamba branch."""
+
+    threads: Count = 2
+    scan: Scan = Scan()
+    model: MambaModel = MambaModel()
+    sequence: Sequence = Sequence()
+
+
+class Backends(Section):
+    """How the eigensolvers of this machine are compared."""
+
+    sizes: Several[Count] = [256, 512, 1024]
+    precisions: Several[Literal["float64", "float32"]] = ["float64", "float32"]
+    loads: Several[Literal["idle", "busy"]] = ["idle", "busy"]
+    repeats: Count = 3
+    seconds: Count = 10
+    threads: Count = 4
+    rows: Count = 8192
+    checkpoint: str | None = None
+
+
 class Config(Section):
     """The whole configuration."""
 
@@ -88,6 +164,21 @@ class Config(Section):
     on_rank_deficient: Literal["error", "pseudo_inverse"] = "error"
     download: Literal["tensor", "checkpoint"] = "tensor"
     keep_unembedding: StrictBool = True
+    mamba: Mamba = Mamba()
+    backends: Backends = Backends()
+
+    @field_validator("backends")
+    @classmethod
+    def _known_checkpoint(cls, backends: Backends, info: ValidationInfo) -> Backends:
+        if backends.checkpoint is not None and "models" in info.data:
+            model, _, revision = backends.checkpoint.partition("/")
+            if model not in info.data["models"] or not revision:
+                known = ", ".join(info.data["models"])
+                raise ValueError(
+                    f"`checkpoint: {backends.checkpoint}` is no model/revision of these models "
+                    f"({known})"
+                )
+        return backends
 
 
 def load(values: Mapping[str, Any], files: Iterable[str | Path] = ()) -> Config:

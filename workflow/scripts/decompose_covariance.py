@@ -12,13 +12,21 @@ if TYPE_CHECKING:
 log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("")
 with logged_to(log), profiled("decompose", profile, Path(log)) as clock:
     with clock("import"):
+        from files import write_facts
         from machine import using_threads
         from provenance import made_with
         from unembedding.backends import select_backend
         from unembedding.decomposition import decompose
-        from unembedding.files import write_facts
+        from unembedding.extraction import UNEMBEDDING
+        from unembedding.tensor_file import TensorFile
 
-        backend, reason = select_backend(snakemake.params.backend)
+        width = TensorFile(Path(snakemake.input.unembedding)).tensor(UNEMBEDDING, 2).shape[1]
+        backend, reason = select_backend(
+            snakemake.params.backend,
+            Path(snakemake.params.choice),
+            width,
+            snakemake.params.precision,
+        )
     print(f"Backend {backend.name} on {backend.device} ({reason})")
     with using_threads(snakemake.threads) as allotment:
         facts = decompose(

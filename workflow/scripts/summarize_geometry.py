@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 with logged_to(snakemake.log[0]):
     import sys
 
+    from files import write_text
     from unembedding.description import gather, summary
-    from unembedding.files import write_text
 
     geometries = gather(Path(path) for path in snakemake.input)
     for geometry in geometries:

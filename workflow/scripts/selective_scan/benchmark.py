@@ -6,6 +6,8 @@ variants in turn, so that a slow minute falls on all of them, and ratios of medi
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import os
 import statistics
@@ -16,6 +18,7 @@ from typing import Any
 
 import torch
 
+from errors import UserError
 from selective_scan.reference import selective_scan_reference
 from selective_scan.variants import Inputs, Variant, make_inputs
 
@@ -29,6 +32,10 @@ class Disagreement(AssertionError):
     """A variant whose result is not the recurrence's."""
 
 
+class TooFewCores(UserError):
+    """A machine on which the benchmark would not measure what it says."""
+
+
 def available_memory() -> int:
     """Bytes that can be allocated without swapping."""
     for line in Path("/proc/meminfo").read_text().splitlines():
@@ -38,10 +45,13 @@ def available_memory() -> int:
 
 
 def require_cores(threads: int) -> None:
-    """Raise RuntimeError unless this process may run on that many cores."""
+    """Raise TooFewCores unless this process may run on that many cores."""
     cores = len(os.sched_getaffinity(0))
     if cores < threads:
-        raise RuntimeError(f"{threads} threads were asked for, and the machine gave {cores} cores")
+        raise TooFewCores(
+            f"{threads} threads were asked for, and the machine gave {cores} cores. "
+            "Set `mamba.threads` to what it gives."
+        )
 
 
 def benchmark(
@@ -145,6 +155,16 @@ def spread(seconds: list[float]) -> Row:
         "slowest_ms": 1e3 * max(seconds),
         "repeats": len(seconds),
     }
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as CSV, with every column that any of them has."""
+    text = io.StringIO()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def add_exponents(rows: list[Row]) -> None:

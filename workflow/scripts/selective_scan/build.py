@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from errors import UserError
+
 SOURCES = Path(__file__).parent / "csrc"
 
 # What the CPU must offer, and how the compiler is told to use it, best first. Explicit features
@@ -37,7 +39,7 @@ INSTALL_HINT = (
 )
 
 
-class BuildError(RuntimeError):
+class BuildError(UserError, RuntimeError):
     """The kernel cannot be compiled, or not be loaded on this machine; the message says why."""
 
 

@@ -40,7 +40,7 @@ def load_model(
     width: int = 256,
     state: int = 16,
     vocabulary: int = 1024,
-) -> nn.Module:
+) -> Any:
     """A Mamba of this shape with random weights or, given a path, a repository's or folder's."""
     from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
 

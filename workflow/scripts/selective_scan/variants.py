@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -151,11 +152,11 @@ def _in_c(library: ctypes.CDLL, name: str, x: Inputs) -> Tensor:
 
 
 def _fused(x: Inputs) -> Tensor:
-    return selective_scan_fn(x.u, x.delta, x.A, x.B, x.C, out=x.out)
+    return cast(Tensor, selective_scan_fn(x.u, x.delta, x.A, x.B, x.C, out=x.out))
 
 
 def _allocating(x: Inputs) -> Tensor:
-    return selective_scan_fn(x.u, x.delta, x.A, x.B, x.C)
+    return cast(Tensor, selective_scan_fn(x.u, x.delta, x.A, x.B, x.C))
 
 
 def all_variants(folder: Path) -> list[Variant]:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from files import replacing
 from profiling import Stopwatch
 from unembedding.backends import Backend
 from unembedding.errors import GeometryError
 from unembedding.extraction import UNEMBEDDING
-from unembedding.files import replacing
 from unembedding.tensor_file import SAFETENSORS, SHA256, TensorFile, TensorWriter, block_rows
 
 UNEMBEDDING_SHA256 = "unembedding_sha256"
@@ -49,6 +49,7 @@ def decompose(
     with clock("covariance"):
         covariance = backend.gram(gamma.blocks(UNEMBEDDING, used), mean, dtype)
         covariance /= used
+        backend.synchronize()  # or the next step would wait for what this one began
     with clock("eigh"):
         eigenvalues, eigenvectors = backend.eigh(covariance, dtype)
     del covariance

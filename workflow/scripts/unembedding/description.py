@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from errors import UserError
+from files import read_facts
 from unembedding.errors import GeometryError
-from unembedding.files import read_facts
 from unembedding.revisions import folder_name, parse_progress, read_revisions
 
 # The columns of summary.csv: where each value stands in geometry.json.
@@ -146,5 +147,5 @@ def _cell(geometry: Any, place: tuple[str, ...]) -> Any:
 if __name__ == "__main__":  # python -m unembedding.description results/geometry > summary.csv
     try:
         print(summary(gather(finished(Path(sys.argv[1])))), end="")
-    except GeometryError as error:
+    except UserError as error:
         sys.exit(f"Error: {error}")

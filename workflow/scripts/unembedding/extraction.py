@@ -10,10 +10,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from files import replacing
 from unembedding.checkpoint import Checkpoint
 from unembedding.dtypes import storage_dtype
 from unembedding.errors import GeometryError
-from unembedding.files import replacing
 from unembedding.revisions import local_revisions
 from unembedding.sources import LocalFolder, Source
 from unembedding.stored import StoredTensor

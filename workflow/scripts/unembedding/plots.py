@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from files import read_facts
+from plotting import save
 from unembedding.description import identical
-from unembedding.files import read_facts, write_text
 from unembedding.tensor_file import TensorFile
 
-matplotlib.use("svg")
-matplotlib.rcParams.update(
-    {
-        "svg.hashsalt": "unembedding",  # the same data give the same file
-        "svg.fonttype": "none",
-        "font.size": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.alpha": 0.3,
-    }
-)
 MOST_SPECTRA = 8  # lines that can still be told apart
 TITLES = {
     "spectrum": "eigenvalues of the unembedding's covariance",
@@ -83,9 +70,7 @@ def plot_model(
         axes = figure.add_subplot()
         draw[name](axes, points)
         axes.set_title(f"{model}: {TITLES[name]}", loc="left", fontsize=11)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-        write_text(target, text.getvalue())
+        save(figure, target)
 
 
 def _with_twins(points: list[Point]) -> list[Point]:

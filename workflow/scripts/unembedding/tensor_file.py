@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 import numpy as np
 
+from files import CHECKSUM, checksum
 from unembedding.dtypes import STORAGE, widen
 from unembedding.errors import GeometryError
-from unembedding.files import CHECKSUM, checksum
 from unembedding.safetensors_header import read_header
 from unembedding.sources import LocalFolder
 from unembedding.stored import StoredTensor

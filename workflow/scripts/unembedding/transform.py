@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from files import replacing
 from profiling import Stopwatch
 from unembedding.backends import Backend
 from unembedding.decomposition import UNEMBEDDING_SHA256
 from unembedding.errors import GeometryError
 from unembedding.extraction import UNEMBEDDING
-from unembedding.files import replacing
 from unembedding.tensor_file import SAFETENSORS, SHA256, TensorFile, TensorWriter, block_rows
 
 G = "g"
@@ -60,9 +60,10 @@ def transform(
         }
         made_from = {UNEMBEDDING_SHA256: gamma.metadata[SHA256]}
         writer = TensorWriter(file, tensors, {"rows": str(rows), **made_from})
-        with clock("transform and write"):
+        with clock("write"):
             matrix = inverse_sqrt.astype(np.float32)
-            for block in backend.products(gamma.blocks(UNEMBEDDING, rows), mean, matrix):
+            products = backend.products(gamma.blocks(UNEMBEDDING, rows), mean, matrix)
+            for block in clock.each("transform", products):
                 _require_finite(block, unembedding)
                 writer.write(block)
             step = block_rows(len(mean))

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from unembedding.errors import GeometryError
+from errors import UserError
 
 CHECKSUM = "checksum"
 """In a file of facts and in a header: the SHA-256 of everything else that stands there."""
@@ -40,7 +40,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         if error.filename not in (None, str(temporary), str(path), str(path.parent)):
             raise  # it was not this file that failed
-        raise GeometryError(
+        raise UserError(
             f"Could not write {path}: {error.strerror}. Nothing was left behind; free some space "
             "or check the permissions, and run again."
         ) from error
@@ -85,12 +85,10 @@ def write_facts(path: Path, facts: Mapping[str, Any]) -> None:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """Return what ``write_facts`` wrote, or raise GeometryError naming the file."""
+    """Return what ``write_facts`` wrote, or raise UserError naming the file."""
     facts = read_json_file(path)
     if not isinstance(facts, dict) or facts.pop(CHECKSUM, None) != checksum(facts):
-        raise GeometryError(
-            f"{path} is damaged: it is not what was written. Delete it and run again."
-        )
+        raise UserError(f"{path} is damaged: it is not what was written. Delete it and run again.")
     return facts
 
 
@@ -100,8 +98,8 @@ def checksum(content: Any) -> str:
 
 
 def read_json_file(path: Path) -> Any:
-    """Read a JSON file of this workflow; raise GeometryError, naming it, where it is damaged."""
+    """Read a JSON file of this workflow; raise UserError, naming it, where it is damaged."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise GeometryError(f"{path} cannot be read ({error}). Delete it and run again.") from None
+        raise UserError(f"{path} cannot be read ({error}). Delete it and run again.") from None
