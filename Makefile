@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
 
-.PHONY: run test bench clean
+.PHONY: run test soak bench clean
 
 run: $(VENV)/run.installed
 	$(BIN)/snakemake --cores $(CORES) --keep-going
@@ -17,6 +17,9 @@ test: $(VENV)/test.installed
 	$(BIN)/mypy workflow/scripts
 	$(BIN)/snakemake --lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+soak: $(VENV)/test.installed
+	SOAK=1 timeout 20m $(BIN)/python -m pytest tests/reliability
 
 bench: $(VENV)/run.installed
 	$(PIP) --no-deps -r requirements/bench.txt

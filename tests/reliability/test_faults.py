@@ -72,6 +72,8 @@ def sharded(request):
 
 @pytest.fixture(params=["safetensors", "bin"])
 def folder(request, checkpoints, sharded):
+    if not SOAK and sharded != (request.param == "bin"):
+        pytest.skip("in `make soak`")
     return checkpoints[request.param, sharded]
 
 
@@ -131,7 +133,8 @@ def test_a_fault_that_lasts(fetch, kind, download, sharded):
         pytest.skip("in `make soak`")
     right, facts, message = fetch([Fault(PLACES["weights"], times=math.inf, **FAULTS[kind])])
     assert_true(right, facts, message)
-    assert right or message or kind == "flipped byte"
+    if kind == "flipped byte" and download == "checkpoint":
+        assert "was fetched twice" in message
 
 
 def assert_true(right, facts, message):
@@ -166,7 +169,7 @@ def test_a_missing_shard_is_named(hub, fetch, folder, sharded, tmp_path, downloa
         extract_unembedding(source, tmp_path / "unembedding.safetensors", {})
 
 
-@pytest.mark.parametrize("seed", range(120 if SOAK else 3))
+@pytest.mark.parametrize("seed", range(80 if SOAK else 3))
 def test_a_storm_of_faults(fetch, seed):
     """Faults of any kind, at any place, each as often as it likes."""
     chance = random.Random(seed)

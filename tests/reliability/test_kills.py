@@ -12,7 +12,7 @@ from checkpoints import matrix, random_matrix
 from promises import SOAK
 from running import command, environment, snakemake, succeed
 
-KILLS = 52 if SOAK else 3
+KILLS = 50 if SOAK else 3
 SEED = 1
 CONFIG = {"models": {"m": {"path": "models/m"}}}
 NUMERIC = ("unembedding.safetensors", "decomposition.safetensors", "causal.safetensors")

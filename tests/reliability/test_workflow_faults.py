@@ -50,7 +50,7 @@ def run(hub, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("download", DOWNLOADS)
+@pytest.mark.parametrize("download", DOWNLOADS if SOAK else DOWNLOADS[:1])
 def test_faults_that_pass_change_nothing_and_equal_revisions_are_marked(hub, run, download):
     weights = r"\.safetensors$"
     done, results = run(
@@ -69,7 +69,8 @@ def test_faults_that_pass_change_nothing_and_equal_revisions_are_marked(hub, run
     assert "step2 (= step1)" in (results / "m/plots/spectrum.svg").read_text()
 
 
-@pytest.mark.parametrize("download", DOWNLOADS if SOAK else DOWNLOADS[:1])
+@pytest.mark.skipif(not SOAK, reason="in `make soak`")
+@pytest.mark.parametrize("download", DOWNLOADS)
 def test_a_token_that_is_refused_is_an_error_that_does_not_show_it(run, download):
     done, results = run(download, token="hf_othersecretothersecret")
     assert done.code != 0
@@ -89,7 +90,7 @@ def finished(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", FILES if SOAK else FILES[1:4:2])
+@pytest.mark.parametrize("name", FILES if SOAK else FILES[3:4])
 def test_a_damaged_intermediate_is_refused_by_name_and_never_used(finished, tmp_path, name):
     folder = shutil.copytree(finished, tmp_path / "copy")
     results = folder / "results/geometry/m/local"
@@ -97,11 +98,9 @@ def test_a_damaged_intermediate_is_refused_by_name_and_never_used(finished, tmp_
     place = content.index(b'"rows": ') + 8 if b'"rows": ' in content else len(content) // 2
     content[place + (content[place] == ord('"'))] ^= 1  # a digit, where there is one
     (results / name).write_bytes(content)
-    for later in ("causal.safetensors", "plots/spectrum.svg"):
-        (results / later).unlink(missing_ok=True)
     (folder / "results/geometry/summary.csv").unlink()
-    if name != "geometry.json":
-        (results / "geometry.json").unlink()
+    if name != "geometry.json":  # the next stage has to read what was damaged
+        (results / "causal.safetensors").unlink()
     done = snakemake(folder, {"models": {"m": {"path": "models/m"}}})
     assert done.code != 0
     assert f"m/local/{name} " in done.output

@@ -3,6 +3,9 @@
 import csv
 import io
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,17 +13,19 @@ from matrices import with_spectrum, write_gamma
 
 from errors import UserError
 from files import write_facts
+from provenance import config_digest, made_with
 from unembedding.backends.numpy_backend import NumpyBackend
 from unembedding.decomposition import decompose
 from unembedding.description import describe, gather, summary
 from unembedding.plots import plot_model
+from unembedding.revisions import format_revisions
 from unembedding.transform import transform
 
 
-def description(folder, revision, step_seconds=0.5):
+def description(folder, revision, step_seconds=0.5, seed=0):
     """Run the stages on a small matrix; return the paths of geometry.json and decomposition."""
     folder.mkdir()
-    gamma = write_gamma(folder / "gamma", with_spectrum(90, np.geomspace(0.1, 1, 9)))
+    gamma = write_gamma(folder / "gamma", with_spectrum(90, np.geomspace(0.1, 1, 9), seed))
     timing = {"seconds": step_seconds, "steps": {}, "warnings": [], "made_with": {}}
     facts = decompose(gamma, folder / "decomposition", NumpyBackend(), "float64")
     facts |= {"backend": "numpy", "device": "a processor", "reason": "numpy was asked for"}
@@ -102,3 +107,51 @@ def test_plots_of_any_set_of_revisions_name_them_and_are_the_same_each_time(tmp_
         assert "model: " in drawn[0][name]
     assert revisions[0] in drawn[0]["spectrum"]
     assert revisions[-1] in drawn[0]["spectrum"]
+
+
+def results_of(folder, **revisions):
+    """Results of a model whose revisions have the γ that their seeds make."""
+    folder.mkdir(parents=True)
+    paths = [description(folder / name, name, seed=seed)[0] for name, seed in revisions.items()]
+    (folder / "revisions.tsv").write_text(format_revisions(dict.fromkeys(revisions, "c" * 40)))
+    return paths
+
+
+def test_a_duplicate_names_the_first_revision_with_the_same_bytes(tmp_path):
+    paths = results_of(tmp_path / "m", step1=0, step2=1, step3=0, step4=0)
+    found = [row["duplicate_of"] for row in rows(summary(gather(paths)))]
+    assert found == ["", "", "model/step1", "model/step1"]
+
+
+def test_duplicates_are_marked_in_the_plots(tmp_path):
+    names = ["step1", "step2", "step3"]
+    paths = results_of(tmp_path / "m", step1=0, step2=1, step3=0)
+    targets = {name: tmp_path / f"{name}.svg" for name in ("spectrum", "effective_rank", "seconds")}
+    plot_model("m", paths, [tmp_path / "m" / name / "decomposition" for name in names], targets)
+    for name in ("spectrum", "seconds"):
+        drawn = targets[name].read_text()
+        assert "step1 (= step3)" in drawn and "step3 (= step1)" in drawn
+        assert "step2 (" not in drawn
+    assert "the same γ as another revision" in targets["effective_rank"].read_text()
+
+
+def test_the_summary_is_rebuilt_from_the_results_alone(tmp_path):
+    written = results_of(tmp_path / "a", step20=0, main=1) + results_of(tmp_path / "b", step3=2)
+    command = [sys.executable, "-m", "unembedding.description", str(tmp_path)]
+    scripts = Path(__file__).parents[2] / "workflow" / "scripts"
+    done = subprocess.run(command, env={"PYTHONPATH": str(scripts)}, capture_output=True, text=True)
+    assert done.stdout == summary(gather(written)), done.stderr
+
+
+def test_stages_of_different_matrices_are_not_described_together():
+    stage = {"revision": "main", "unembedding_sha256": "a", "sha256": "b", "warnings": []}
+    with pytest.raises(UserError, match="m/main are not of the same matrix"):
+        describe("m", stage, stage, stage)
+
+
+def test_made_with_tells_versions_code_and_configuration():
+    made = made_with("0123", {"b": 1, "a": {"path": "x"}})
+    assert made["packages"]["numpy"] == np.__version__
+    assert made["code"] == "0123"
+    assert made["config"] == config_digest({"a": {"path": "x"}, "b": 1})
+    assert made["config"] != config_digest({"a": {"path": "y"}, "b": 1})

@@ -19,7 +19,7 @@ from unembedding.errors import GeometryError
 from unembedding.extraction import extract_unembedding, open_source
 from unembedding.hub import HubRepository, commit_exists, list_refs
 from unembedding.revisions import resolve_revisions
-from unembedding.sources import read
+from unembedding.sources import read, read_json
 
 REPO, FILE = "allenai/tiny", "model.safetensors"
 BODY = bytes(range(251)) * 8000  # 2 MB, in which no two places look alike to a wrong offset
@@ -472,6 +472,57 @@ def test_a_snapshot_is_tried_again_after_a_passing_failure(hub, repository, wait
     fail(hub, f"/revision/{repository.commit}", status=503, times=2)
     source = repository.snapshot()
     assert read(source, FILE, 0, len(BODY)) == BODY
+
+
+def test_an_answer_that_is_no_json_is_asked_for_again_and_then_an_error(hub, repository):
+    fail(hub, "/refs", flip_byte=3, times=2)
+    assert list_refs(REPO) == {"main": repository.commit}
+    fail(hub, "/refs", flip_byte=3, times=99)
+    assert "the answer makes no sense" in refusal(lambda: list_refs(REPO))
+
+
+def test_a_cache_that_cannot_be_written_is_named(hub, repository, tmp_path, monkeypatch):
+    (tmp_path / "full").write_text("a file, where a folder has to be")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "full"))
+    message = refusal(repository.snapshot)
+    assert message.startswith(f"{REPO}@main could not be stored in the Hub cache ({tmp_path}/full")
+    assert "HF_HOME" in message
+
+
+def test_a_file_damaged_in_the_cache_is_fetched_again(hub, repository):
+    cached = repository.snapshot().folder / FILE
+    cached.write_bytes(b"?" + BODY[1:])
+    snapshot = repository.snapshot()
+    assert read(snapshot, FILE, 0, 100) == BODY[:100]
+    assert snapshot.verified == {FILE}
+    assert snapshot.warnings == [f"{FILE} was damaged in the Hub cache and has been fetched again."]
+
+
+def test_a_file_damaged_in_the_cache_is_noticed_offline(hub, repository, offline):
+    (repository.snapshot().folder / FILE).write_bytes(b"?" + BODY[1:])
+    offline()
+    message = refusal(lambda: read(repository.snapshot(), FILE, 0, 100))
+    assert f"{FILE} is damaged" in message
+
+
+def test_a_wait_of_hours_for_a_snapshot_is_refused(hub, repository, waits):
+    fail(hub, status=429, headers={"Retry-After": "7200"}, times=99)
+    assert "rate limit is reached (HTTP 429)" in refusal(repository.snapshot)
+
+
+def test_a_small_file_that_differs_from_its_digest_is_fetched_again_and_then_refused(
+    hub, repository
+):
+    fail(hub, "config.json", flip_byte=0)
+    assert read_json(repository, "config.json") == {}
+    fail(hub, "config.json", flip_byte=0, times=2)
+    assert "config.json was fetched twice" in refusal(lambda: read_json(repository, "config.json"))
+
+
+def test_a_file_whose_etag_changes_is_not_put_together_from_two(hub, repository):
+    fail(hub, close_after=1000)
+    fail(hub, headers={"ETag": '"other"'}, times=99)
+    assert "changed while it was read" in refusal(lambda: read(repository, FILE, 0, 5000))
 
 
 def test_a_snapshot_of_a_gated_repository_asks_for_a_token(hub, repository, waits):

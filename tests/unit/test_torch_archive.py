@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from argparse import Namespace
 from collections import OrderedDict
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from unembedding import tensor_pickle
 from unembedding.errors import GeometryError
 from unembedding.sources import LocalFolder, read
 from unembedding.torch_archive import locate, read_archive
@@ -459,3 +461,44 @@ def test_no_damage_makes_it_fail_in_another_way(tmp_path_factory, real, data):
         tensors_of(folder)
     except GeometryError as error:
         assert str(folder / FILE) in str(error)
+
+
+TUPLES = b"2\x86" * 60  # each holds the last one twice: 2^60 to whoever looks at all of it
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\2}r\xff\xff\xff\xff.",
+        b"\x80\2}K\1" + TUPLES + b"K\1s.",
+        b"\x80\2((X\7\0\0\0storagectorch\nFloatStorage\nK\1" + TUPLES + b"tQ.",
+        b"\x80\2ctorch\nSize\n(" + b"K\1" * 10_000 + b"t\x85R.",
+        b"\x80\4\x96\xff\xff\xff\xff\xff\xff\xff\0.",
+    ],
+    ids=["memo index", "key", "storage", "shape", "length"],
+)
+def test_a_small_pickle_takes_little_time_and_memory(tmp_path, content):
+    tracemalloc.start()
+    try:
+        with suppress(GeometryError):
+            tensors_of(with_pickle(tmp_path, content))
+        assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_pickle_has_a_bounded_number_of_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensor_pickle, "MOST_OPCODES", 1000)
+    message = refusal(with_pickle(tmp_path, b"\x80\2}" + b"N0" * 1000 + b"."))
+    assert "more than 1000 steps" in message
+
+
+def test_a_directory_that_claims_gigabytes_is_refused_unread(tmp_path):
+    saved(tmp_path, {"lm_head.weight": matrix()})
+    claimed = 3 * 2**30
+    end = b"PK\5\6" + bytes(8) + claimed.to_bytes(4, "little") + bytes(6)
+    with (tmp_path / FILE).open("r+b") as file:
+        file.truncate(claimed + 100)  # a hole, which takes no room
+        file.seek(0, 2)
+        file.write(end)
+    assert "broken zip directory" in refusal(tmp_path)

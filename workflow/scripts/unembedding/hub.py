@@ -200,6 +200,11 @@ class Snapshot(LocalFolder):
         if expected is None:
             return
         if self._hash(name, expected) != expected:
+            if is_offline_mode():
+                raise GeometryError(
+                    f"{self.where(name)} is damaged: the Hub says that its digest is {expected}. "
+                    "Unset HF_HUB_OFFLINE, so that it can be fetched again."
+                )
             self.repository.fetch_again(name)
             self.bytes_fetched += self.sizes()[name]
             if (found := self._hash(name, expected)) != expected:
@@ -287,6 +292,10 @@ def with_retries(call: Callable[[], Result], where: str, attempts: int = ATTEMPT
             wait_or_raise(error, failures, where, attempts)
         except HFValidationError as error:
             raise GeometryError(f"{where} is no name of a repository: {error}") from None
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            failures += 1  # such as a page of a proxy, where the Hub's JSON was expected
+            answer = httpx2.RemoteProtocolError(f"the answer makes no sense: {str(error)[:200]}")
+            wait_or_raise(answer, failures, where, attempts)
 
 
 def wait_or_raise(error: Exception, failures: int, where: str, attempts: int = ATTEMPTS) -> None:
