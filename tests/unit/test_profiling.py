@@ -14,6 +14,7 @@ import pytest
 
 from profiling import Stopwatch, profiled
 from profiling.flamegraph import MARGIN, WIDTH, call_tree, flame_graph
+from profiling.stacks import StackSampler
 
 SVG = "{http://www.w3.org/2000/svg}"
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
@@ -134,6 +135,14 @@ with profiled("stage", Path({str(tmp_path / "out")!r}), Path({str(tmp_path / "st
 def test_the_timer_and_the_signal_handlers_are_put_back(profile):
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_sample_still_due_at_the_end_sets_no_timer():
+    sampler = StackSampler()
+    sampler.start(None)
+    sampler.stop()
+    sampler._sample(signal.SIGALRM, None)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 def test_a_stopwatch_adds_up_the_seconds_of_a_step():

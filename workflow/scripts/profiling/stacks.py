@@ -30,17 +30,20 @@ class StackSampler:
         self._base: FrameType | None = None
         self._last = 0.0
         self._previous: Any = None
+        self._running = False
 
     def start(self, base: FrameType | None) -> None:
         """Begin; frames from ``base`` outward are left out. Needs the main thread."""
         self._base = base
         self._last = time.perf_counter()
+        self._running = True
         self._previous = signal.signal(signal.SIGALRM, self._sample)
         signal.siginterrupt(signal.SIGALRM, False)
         signal.setitimer(signal.ITIMER_REAL, INTERVAL)
 
     def stop(self) -> None:
         """End; the time since the last sample counts as spent outside all functions."""
+        self._running = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, self._previous)
         self._add(())
@@ -62,8 +65,10 @@ class StackSampler:
             stack.append(frame.f_code)
             frame = frame.f_back
         self._add(tuple(reversed(stack)))
-        # Set anew each time, not repeating, or a slow sample would be interrupted by the next.
-        signal.setitimer(signal.ITIMER_REAL, INTERVAL)
+        # Set anew each time, not repeating, or a slow sample would be interrupted by the next. Not
+        # by a sample that was still due at the end: its timer would end the process.
+        if self._running:
+            signal.setitimer(signal.ITIMER_REAL, INTERVAL)
 
     def _add(self, stack: tuple[CodeType, ...]) -> None:
         now = time.perf_counter()
