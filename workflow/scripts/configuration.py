@@ -128,12 +128,11 @@ def _message(error: Any) -> str:
 
 def _keys_at(location: tuple[Any, ...]) -> list[str]:
     """Return the keys known at a place of the configuration."""
-    section: Any = Config
+    kind: Any = Config
     for step in location:
-        field = getattr(section, "model_fields", {}).get(step)
-        kinds = (field.annotation, *get_args(field.annotation)) if field else (section,)
-        section = next((k for k in kinds if isinstance(k, type) and issubclass(k, Section)), None)
-    return list(getattr(section, "model_fields", {}))
+        fields = getattr(kind, "model_fields", None)
+        kind = fields[step].annotation if fields else get_args(kind)[-1]  # or a mapping's values
+    return list(kind.model_fields)
 
 
 def _shared_folders(values: Mapping[str, Any]) -> list[str]:

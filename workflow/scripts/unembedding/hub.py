@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 from huggingface_hub import HfApi, hf_hub_url, is_offline_mode, try_to_load_from_cache
@@ -31,12 +31,19 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from unembedding.errors import GeometryError
-from unembedding.sources import CHUNK, LocalFolder
+from unembedding.sources import LocalFolder
 
 TIMEOUT = 30  # seconds without a byte; huggingface_hub's shared client has none
 ATTEMPTS = 6  # without progress
 LONGEST_WAIT = 300  # seconds, whatever the server asks for
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+FAILURES = (
+    httpx2.HTTPError,
+    httpx2.InvalidURL,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    UnicodeEncodeError,  # a token with an accent
+)
 Result = TypeVar("Result")
 
 
@@ -76,7 +83,7 @@ class HubRepository:
                     self.bytes_fetched += len(chunk)
                     failures = 0
                     yield chunk
-            except (httpx2.HTTPError, OfflineModeIsEnabled) as error:
+            except FAILURES as error:
                 failures += 1
                 wait_or_raise(error, failures, self.where(name))
 
@@ -98,7 +105,7 @@ class HubRepository:
                     request=response.request,
                 )
             wanted = stop - start
-            for chunk in response.iter_bytes(CHUNK):
+            for chunk in response.iter_bytes():  # as it comes: a full chunk would wait and be lost
                 dropped = min(skip, len(chunk))
                 skip -= dropped
                 self.bytes_fetched += dropped
@@ -162,7 +169,7 @@ def with_retries(call: Callable[[], Result], where: str) -> Result:
     while True:
         try:
             return call()
-        except (httpx2.HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
+        except FAILURES as error:
             failures += 1
             wait_or_raise(error, failures, where)
         except HFValidationError as error:
@@ -247,17 +254,18 @@ def _wait_asked_for(error: Exception) -> float | None:
 def _reason(error: Exception) -> str:
     if isinstance(error, HfHubHTTPError):
         return f"HTTP {error.response.status_code}"
-    if isinstance(error, httpx2.LocalProtocolError):
-        return "a header could not be sent; the token may contain a space or a line break"
+    if isinstance(error, httpx2.LocalProtocolError | UnicodeEncodeError):
+        return "a header could not be sent; the token may contain a line break or an accent"
     if isinstance(error, httpx2.TimeoutException):
         return f"nothing was received for {TIMEOUT} s"
     return f"the connection failed ({type(error).__name__}: {error})"
 
 
 def _url(error: Exception) -> str:
-    """Return the address asked for, without its query, which may hold a signature."""
+    """Return the address asked for, without what may hold a password or a signature."""
     try:
-        request = error.request if isinstance(error, httpx2.HTTPError) else None
-    except RuntimeError:  # httpx2 raises it where no request is attached
-        request = None
-    return str(request.url.copy_with(query=None)) if request is not None else "an unknown address"
+        source: Any = error.response if isinstance(error, HfHubHTTPError) else error
+        url = source.request.url
+    except (AttributeError, RuntimeError):  # httpx2 raises the latter where none is attached
+        return "an unknown address"
+    return str(url.copy_with(query=None, userinfo=b""))

@@ -70,14 +70,14 @@ def choose_unembedding(
     ``shapes`` maps tensor names to shapes (None where not known yet); ``exact`` is the name the
     user gave. Raises GeometryError where there is none, listing the candidates.
     """
+    tied = says_tied(config)
     if exact is not None:
         if exact not in shapes:
             raise GeometryError(
                 f"{where} holds no tensor {exact!r} (`unembedding:` in the configuration). "
                 + _candidates(shapes)
             )
-        return Choice(exact, tied=False)
-    tied = says_tied(config)
+        return Choice(exact, tied=bool(tied))
     head = _only(HEADS, shapes, where)
     if head is not None and not tied:
         return Choice(head, tied=False)

@@ -113,14 +113,7 @@ def _effective_rank(axes: Axes, points: list[Point]) -> None:
     _over_training(axes, points, "effective_rank")
     width = points[0].geometry["width"]
     axes.axhline(width, color="0.4", linestyle="--", linewidth=1)
-    axes.annotate(
-        f"width {width}",
-        (1, width),
-        xycoords=("axes fraction", "data"),
-        ha="right",
-        va="bottom",
-        fontsize=8,
-    )
+    _label_level(axes, f"width {width}", width)
     axes.set_ylabel("effective rank (dimensions)")
     axes.set_ylim(bottom=0, top=1.1 * width)
 
@@ -148,11 +141,20 @@ def _over_training(axes: Axes, points: list[Point], quantity: str) -> None:
         axes.set_xlabel("training step (logarithmic from the first step on)")
         smallest = min((p.training[1] for p in points if p.training and p.training[1]), default=1)
         axes.set_xscale("symlog", linthresh=smallest)
+        for point in (p for p in points if not p.training):  # such as main: a level, not a step
+            level = point.geometry[quantity]
+            axes.axhline(level, color="0.4", linestyle=":", linewidth=1)
+            _label_level(axes, point.revision, level)
     else:
         positions = range(len(points))
         axes.plot(positions, [p.geometry[quantity] for p in points], "o", color="0")
         axes.set_xticks(positions, [p.revision for p in points], rotation=30, ha="right")
         axes.set_xlabel("revision")
+
+
+def _label_level(axes: Axes, text: str, level: float) -> None:
+    place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
+    axes.annotate(text, (1, level), fontsize=8, **place)  # type: ignore[arg-type]
 
 
 def _seconds(axes: Axes, points: list[Point]) -> None:

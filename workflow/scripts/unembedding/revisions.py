@@ -132,9 +132,9 @@ def folder_name(revision: str) -> str:
 def read_revisions(path: Path) -> dict[str, str]:
     """Return {revision: commit} of a ``revisions.tsv``, in its order."""
     header, *lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    for line in lines if header == "revision\tcommit" else [header]:
-        if not PINNED.fullmatch(line):
-            raise GeometryError(f"{path} is damaged: it has a line {line!r}. Delete it.")
+    damaged = [line for line in lines if not PINNED.fullmatch(line)]
+    if damaged or header != "revision\tcommit":
+        raise GeometryError(f"{path} is damaged: a line is {[*damaged, header][0]!r}. Delete it.")
     return {revision: commit for revision, _, commit in (line.partition("\t") for line in lines)}
 
 
@@ -159,15 +159,16 @@ def resolve_revisions(
         names = select_revisions(asked, local_revisions(folder), every, str(folder))
         return dict.fromkeys(names, LOCAL)
     assert repo is not None
-    # What the same model had pinned while it was a local folder means nothing here.
-    pinned = {name: commit for name, commit in pinned.items() if commit != LOCAL}
-    named = {name: pinned[name] for name in asked if name in pinned}
-    if len(named) == len(set(asked)):  # nothing new: no request
-        return named
     from unembedding.hub import commit_exists, list_refs
 
-    available = list_refs(repo, any(name.startswith("refs/pr/") for name in asked))
+    refs = list_refs(repo, any(name.startswith("refs/pr/") for name in asked))
+    # A pin may be of a branch that has moved or gone since. One that the repository does not have
+    # at all is of what the model was before: another repository, or a folder.
+    pinned = {
+        name: commit
+        for name, commit in pinned.items()
+        if commit == refs.get(name) or (commit != LOCAL and commit_exists(repo, commit))
+    }
     commits = [name for name in asked if COMMIT.fullmatch(name) and commit_exists(repo, name)]
-    available |= {commit: commit for commit in commits} | named
-    names = select_revisions(asked, available, every, repo)
-    return {name: pinned.get(name, available[name]) for name in names}
+    available = refs | {commit: commit for commit in commits} | pinned
+    return {name: available[name] for name in select_revisions(asked, available, every, repo)}

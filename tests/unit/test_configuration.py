@@ -1,0 +1,264 @@
+"""What may stand in the configuration, and what it says of every mistake."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from configuration import ConfigurationError, load
+
+LOCAL = {"path": "resources/tiny-olmo"}
+
+
+def config(**changes):
+    return {"models": {"tiny": LOCAL}, **changes}
+
+
+def mistakes(values, *files):
+    """The lines of the message below its heading."""
+    with pytest.raises(ConfigurationError) as caught:
+        load(values, files)
+    return [line.strip() for line in str(caught.value).splitlines()[1:]]
+
+
+def mistake_of(**model):
+    (line,) = mistakes({"models": {"tiny": model}})
+    return line
+
+
+def test_everything_but_the_models_has_a_default():
+    found = load(config())
+    assert found.model_dump(exclude={"models"}) == {
+        "backend": "auto",
+        "precision": "float64",
+        "on_rank_deficient": "error",
+        "download": "tensor",
+        "keep_unembedding": True,
+    }
+    assert found.models["tiny"].model_dump() == {
+        "path": Path("resources/tiny-olmo"),
+        "repo": None,
+        "revisions": ["*"],
+        "every": 1,
+        "rows": None,
+        "unembedding": None,
+    }
+
+
+def test_the_example_of_the_documentation_is_read_as_it_stands():
+    found = load(
+        yaml.safe_load(
+            """
+            models:
+              tiny-olmo:
+                path: resources/tiny-olmo
+                revisions: all
+              olmo-7b:
+                repo: allenai/OLMo-7B
+                revisions: [step1000-tokens4B, "step*0000-*", main]
+                every: 10
+                rows: 50280
+                unembedding: lm_head.weight
+            backend: cupy
+            precision: float32
+            on_rank_deficient: pseudo_inverse
+            download: checkpoint
+            keep_unembedding: false
+            """
+        )
+    )
+    olmo = found.models["olmo-7b"]
+    assert olmo.repo == "allenai/OLMo-7B"
+    assert olmo.revisions == ["step1000-tokens4B", "step*0000-*", "main"]
+    assert (olmo.every, olmo.rows, olmo.unembedding) == (10, 50280, "lm_head.weight")
+    assert (found.backend, found.precision) == ("cupy", "float32")
+    assert (found.on_rank_deficient, found.download) == ("pseudo_inverse", "checkpoint")
+    assert found.keep_unembedding is False
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("all", ["*"]), ("main", ["main"]), ("step*", ["step*"]), (["a", "b"], ["a", "b"])],
+)
+def test_revisions_may_be_one_name_or_a_list_or_all(given, meant):
+    found = load({"models": {"tiny": {**LOCAL, "revisions": given}}})
+    assert found.models["tiny"].revisions == meant
+
+
+@pytest.mark.parametrize("given", ["all", None])
+def test_all_rows_is_no_limit(given):
+    assert load({"models": {"tiny": {**LOCAL, "rows": given}}}).models["tiny"].rows is None
+
+
+def test_every_mistake_is_reported_at_once_by_its_dotted_path(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("backend: numpy\nbackend: jax\n")
+    values = {
+        "backend": "jax",
+        "precison": "float32",
+        "keep_unembedding": "maybe",
+        "models": {
+            "both": {"path": "here", "repo": "a/b", "rows": 0},
+            "neither": {"every": 0, "row": 5},
+            "a/b": LOCAL,
+            "Tiny": {**LOCAL, "revisions": []},
+            "tiny": {**LOCAL, "revisions": [1000]},
+        },
+    }
+    lines = mistakes(values, file)
+    assert {line.split(":")[0] for line in lines} == {
+        str(file),
+        "backend",
+        "precison",
+        "keep_unembedding",
+        "models",
+        "models.both.repo",
+        "models.both.rows",
+        "models.neither.repo",
+        "models.neither.every",
+        "models.neither.row",
+        "models.a/b",
+        "models.Tiny.revisions",
+        "models.tiny.revisions.0",
+    }
+    assert len(lines) == 13
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (config(precison="float32"), "precison: unknown key; did you mean 'precision'?"),
+        (config(zzz=1), "zzz: unknown key"),
+        ({"model": {}, **config()}, "model: unknown key; did you mean 'models'?"),
+        (
+            {"models": {"tiny": {**LOCAL, "revision": "main"}}},
+            "models.tiny.revision: unknown key; did you mean 'revisions'?",
+        ),
+        (
+            {"models": {"tiny": {**LOCAL, "unembeding": "x"}}},
+            "models.tiny.unembeding: unknown key; did you mean 'unembedding'?",
+        ),
+        (
+            {"models": {"rows": {**LOCAL, "evry": 2}}},
+            "models.rows.evry: unknown key; did you mean 'every'?",
+        ),
+    ],
+)
+def test_an_unknown_key_comes_with_the_nearest_known_one(values, message):
+    assert mistakes(values) == [message]
+
+
+def test_an_unknown_value_comes_with_the_known_ones():
+    assert mistakes(config(backend="jax")) == [
+        "backend: should be 'auto', 'numpy', 'torch' or 'cupy', not 'jax'"
+    ]
+
+
+def test_a_model_is_either_local_or_on_the_hub():
+    both = mistake_of(path="here", repo="a/b")
+    assert both == "models.tiny.repo: give either `path:` or `repo:`; both are there"
+    neither = mistake_of(revisions="all")
+    assert neither == "models.tiny.repo: give either `path:` or `repo:`; neither is there"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rows", 0),
+        ("rows", -1),
+        ("rows", 1.5),
+        ("rows", "100"),
+        ("rows", True),
+        ("every", 0),
+        ("every", True),
+        ("every", "ten"),
+        ("revisions", 5),
+        ("revisions", []),
+        ("revisions", {"a": 1}),
+        ("path", 5),
+        ("unembedding", 5),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_a_mistake(key, value):
+    assert mistake_of(**{**LOCAL, key: value}).startswith(f"models.tiny.{key}: ")
+
+
+def test_a_repository_of_the_wrong_type_is_a_mistake():
+    assert mistake_of(repo=["a/b"]) == "models.tiny.repo: should be a valid string, not ['a/b']"
+
+
+@pytest.mark.parametrize("value", ["no", 0, "false", None])
+def test_only_true_and_false_switch(value):
+    (line,) = mistakes(config(keep_unembedding=value))
+    assert line == f"keep_unembedding: should be a valid boolean, not {value!r}"
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "", "-x", "a b", "größe", "{a}"])
+def test_a_name_is_one_folder(name):
+    (line,) = mistakes({"models": {name: LOCAL}})
+    assert "cannot be a folder" in line
+
+
+def test_a_name_is_a_string():
+    (line,) = mistakes({"models": {7: LOCAL}})
+    assert line == "models.7: should be a valid string, not 7"
+
+
+def test_names_that_differ_in_case_only_would_share_a_folder():
+    (line,) = mistakes({"models": {"OLMo": LOCAL, "olmo": LOCAL}})
+    assert line.startswith("models: 'OLMo' and 'olmo' would share a folder")
+
+
+def test_the_name_of_the_summary_is_taken():
+    (line,) = mistakes({"models": {"Summary.csv": LOCAL}})
+    assert line == "models.Summary.csv: this name is taken by the summary"
+
+
+@pytest.mark.parametrize("models", [None, {}, [], "tiny", {"tiny": None}, {"tiny": "here"}])
+def test_models_are_a_mapping_of_mappings(models):
+    (line,) = mistakes({"models": models})
+    assert line.startswith("models")
+
+
+def test_there_must_be_models():
+    assert mistakes({}) == ["models: missing"]
+
+
+def test_a_key_that_stands_twice_is_found_in_the_file(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "models:\n"
+        "  tiny:\n"
+        "    path: here\n"
+        "    rows: 5\n"
+        "    rows: 6\n"
+        "  other:\n"
+        "    path: there\n"
+        "  tiny:\n"
+        "    path: elsewhere\n"
+    )
+    assert mistakes(yaml.safe_load(file.read_text()), file) == [
+        f"{file}: models.tiny: stands twice, again in line 8",
+        f"{file}: models.tiny.rows: stands twice, again in line 5",
+    ]
+
+
+def test_a_key_that_overrides_an_anchor_does_not_stand_twice(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "models:\n"
+        "  one: &one {path: here, rows: 5}\n"
+        "  two: &two\n"
+        "    <<: *one\n"
+        "    rows: 6\n"
+        "  three: {<<: *two, rows: 7}\n"
+    )
+    found = load(yaml.safe_load(file.read_text()), [file])
+    assert [model.rows for model in found.models.values()] == [5, 6, 7]
+
+
+@pytest.mark.parametrize("text", ["", "? [a, b]\n: 1\n", "&a {x: *a}", '{\t"models": {}}'])
+def test_a_file_without_keys_that_stand_twice_adds_no_mistake(tmp_path, text):
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    assert load(config(), [file]) == load(config())

@@ -1,0 +1,561 @@
+"""A repository of the Hub is read by byte range, over a network that fails in every way it can."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub.constants
+import numpy as np
+import pytest
+from hub import Fault, LoopbackHub
+from huggingface_hub.utils import close_session
+from safetensors.numpy import save, save_file
+
+from unembedding import hub as client
+from unembedding.checkpoint import Checkpoint
+from unembedding.errors import GeometryError
+from unembedding.extraction import extract_unembedding, open_source
+from unembedding.hub import HubRepository, commit_exists, list_refs
+from unembedding.revisions import resolve_revisions
+from unembedding.sources import read
+
+REPO, FILE = "allenai/tiny", "model.safetensors"
+BODY = bytes(range(251)) * 8000  # 2 MB, in which no two places look alike to a wrong offset
+FILES = {"config.json": b"{}", FILE: BODY, "runs/log.txt": b"loss 1.0"}
+TOKEN = "hf_secretsecretsecret"
+SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A Hub that huggingface_hub takes for the real one, as if HF_ENDPOINT had named it."""
+    with LoopbackHub() as hub:
+        constants = huggingface_hub.constants
+        template = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        yield hub
+    close_session()
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """The waits between attempts, in seconds, none of which is waited for."""
+    waits = []
+    monkeypatch.setattr(client, "time", SimpleNamespace(sleep=waits.append))
+    return waits
+
+
+@pytest.fixture
+def repository(hub, waits):
+    return HubRepository(REPO, "main", hub.add(REPO, "main", FILES))
+
+
+def refusal(call):
+    with pytest.raises(GeometryError) as caught:
+        call()
+    return str(caught.value)
+
+
+def gets(hub, name=FILE):
+    return [seen for seen in hub.requests if seen.method == "GET" and seen.path.endswith(name)]
+
+
+def fail(hub, match=FILE, **how):
+    hub.faults.append(Fault(match + "$", only_method="GET", **how))
+
+
+# What is read
+
+
+def test_a_range_is_read_and_nothing_around_it(hub, repository):
+    assert read(repository, FILE, 1000, 301_000) == BODY[1000:301_000]
+    (request,) = gets(hub)
+    assert (request.range, request.status) == ("bytes=1000-300999", 206)
+    assert hub.bytes_sent(FILE) == repository.bytes_fetched == 300_000
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [(0, 1), (0, len(BODY)), (len(BODY) - 1, len(BODY)), (5, 5)]
+)
+def test_a_range_may_be_any_part_of_the_file(repository, start, stop):
+    assert read(repository, FILE, start, stop) == BODY[start:stop]
+
+
+def test_the_files_at_the_top_are_listed_with_their_sizes_by_one_request(hub, repository):
+    assert repository.sizes() == {"config.json": 2, FILE: len(BODY)}
+    assert repository.sizes() == {"config.json": 2, FILE: len(BODY)}
+    assert len(hub.requests) == 1
+
+
+def test_a_branch_that_moves_does_not_move_what_is_read(hub, repository):
+    hub.add(REPO, "main", {FILE: b"newer", "config.json": b"[]"})
+    assert repository.sizes()[FILE] == len(BODY)
+    assert read(repository, FILE, 0, 10) == BODY[:10]
+    assert f"/resolve/{repository.commit}/" in gets(hub)[0].path
+
+
+@pytest.mark.parametrize("file", [FILE, "pytorch_model.bin"])
+def test_one_tensor_of_a_large_file_costs_its_bytes_and_one_megabyte_at_most(
+    hub, waits, tmp_path, file
+):
+    gamma = np.random.default_rng(0).standard_normal((5000, 64), np.float32)
+    big = tmp_path / "big" / file
+    big.parent.mkdir()
+    if file == FILE:
+        write_sparse_safetensors(big, gamma)
+    else:
+        write_large_archive(big, gamma)
+    assert big.stat().st_size > 40_000_000
+    commit = hub.add(REPO, "main", {file: big, "config.json": b'{"model_type": "olmo"}'})
+    source = HubRepository(REPO, "main", commit)
+    target = tmp_path / "unembedding.safetensors"
+    facts = extract_unembedding(source, target, {})
+    assert target.read_bytes().endswith(gamma.tobytes())
+    assert gamma.nbytes <= hub.bytes_sent(file) <= gamma.nbytes + 1_000_000
+    assert facts["bytes_fetched"] == hub.bytes_sent(file) + hub.bytes_sent("config.json")
+
+
+def write_sparse_safetensors(path, gamma):
+    """Write γ behind 100 MB that nobody should read, and that take no room on the disk."""
+    save_file({"model.embed_tokens.weight": np.zeros(1), "lm_head.weight": gamma}, path)
+    filler = 100_000_000
+    entries = {"model.embed_tokens.weight": ("U8", [filler], 0, filler)}
+    entries["lm_head.weight"] = ("F32", list(gamma.shape), filler, filler + gamma.nbytes)
+    described = [
+        f'"{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{stop}]}}'
+        for name, (dtype, shape, start, stop) in entries.items()
+    ]
+    header = ("{" + ",".join(described) + "}").encode()
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.seek(filler, os.SEEK_CUR)
+        file.write(gamma.tobytes())
+
+
+def write_large_archive(path, gamma):
+    import torch
+
+    filler = torch.zeros(10_000_000)
+    torch.save(
+        {"a": filler, "lm_head.weight": torch.from_numpy(gamma), "b": filler[:5].clone()}, path
+    )
+
+
+def test_shards_on_the_hub_are_found_by_their_index(hub, waits):
+    gamma = np.ones((6, 2), np.float32)
+    index = b'{"weight_map": {"lm_head.weight": "model-2.safetensors", "a": "model-1.safetensors"}}'
+    files = {
+        "model.safetensors.index.json": index,
+        "model-1.safetensors": save({"a": gamma * 2}),
+        "model-2.safetensors": save({"lm_head.weight": gamma}),
+    }
+    source = HubRepository(REPO, "main", hub.add(REPO, "main", files))
+    found = Checkpoint(source).find("lm_head.weight")
+    assert read(source, found.file, found.start, found.stop) == gamma.tobytes()
+    assert hub.bytes_sent("model-1.safetensors") == 0
+
+
+# Connections that break
+
+
+@pytest.mark.parametrize("how", ["reset_after", "close_after"])
+def test_a_broken_connection_is_resumed_where_it_broke(hub, repository, waits, how):
+    fail(hub, **{how: 1_000_000})
+    assert read(repository, FILE, 500, len(BODY)) == BODY[500:]
+    first, second = gets(hub)
+    assert first.range == f"bytes=500-{len(BODY) - 1}"
+    begin = int(second.range.removeprefix("bytes=").partition("-")[0])
+    assert 500 < begin <= 1_000_500  # a reset may lose what was on its way
+    assert repository.bytes_fetched == len(BODY) - 500
+    assert len(waits) == 1
+
+
+def test_nothing_received_is_asked_for_again(hub, repository):
+    fail(hub, close_after=1_000_000)
+    read(repository, FILE, 0, len(BODY))
+    assert hub.bytes_sent(FILE) == len(BODY)
+
+
+def test_a_connection_that_breaks_again_and_again_is_resumed_while_it_makes_progress(
+    hub, repository
+):
+    fail(hub, close_after=100_000, times=20)
+    assert read(repository, FILE, 0, len(BODY)) == BODY
+    assert len(gets(hub)) == 21
+    assert hub.bytes_sent(FILE) == len(BODY)
+
+
+def test_a_connection_that_never_makes_progress_is_given_up(hub, repository, waits):
+    fail(hub, close_after=0, times=99)
+    message = refusal(lambda: read(repository, FILE, 0, 10))
+    assert message.startswith(f"{REPO}@main/{FILE}: the connection failed")
+    assert len(gets(hub)) == client.ATTEMPTS
+    assert len(waits) == client.ATTEMPTS - 1
+
+
+def test_the_waits_grow(hub, repository, waits):
+    fail(hub, status=503, times=99)
+    refusal(lambda: read(repository, FILE, 0, 10))
+    assert waits == sorted(waits)
+    assert all(2**n <= wait <= 1.25 * 2**n for n, wait in enumerate(waits, 1))
+
+
+def test_a_body_shorter_than_it_claims_is_completed(hub, repository):
+    fail(hub, truncate_to=1000)
+    assert read(repository, FILE, 0, 5000) == BODY[:5000]
+    assert [seen.range for seen in gets(hub)] == ["bytes=0-4999", "bytes=1000-4999"]
+
+
+@pytest.mark.parametrize("stall_after", [None, 1_000_000])
+def test_a_connection_that_stalls_is_left_and_resumed(hub, repository, monkeypatch, stall_after):
+    monkeypatch.setattr(client, "TIMEOUT", 0.3)
+    fail(hub, stall_s=60, stall_after=stall_after)
+    assert read(repository, FILE, 0, len(BODY)) == BODY
+
+
+def test_a_list_of_refs_that_stalls_is_left_and_asked_for_again(hub, repository, monkeypatch):
+    monkeypatch.setattr(client, "TIMEOUT", 0.3)
+    fail(hub, "/refs", stall_s=60)
+    assert list_refs(REPO) == {"main": repository.commit}
+
+
+# Servers that answer something else
+
+
+def test_a_server_that_ignores_ranges_gives_the_right_bytes_and_a_warning(hub, repository):
+    fail(hub, ignore_range=True, times=99)
+    assert read(repository, FILE, 1_500_000, 1_600_000) == BODY[1_500_000:1_600_000]
+    assert read(repository, FILE, 7, 20) == BODY[7:20]
+    assert repository.warnings == ["127.0.0.1 ignores byte ranges; whole files were read."]
+    assert repository.bytes_fetched >= 1_600_000
+
+
+def test_a_whole_file_that_breaks_is_read_again_up_to_where_it_broke(hub, repository):
+    fail(hub, ignore_range=True, close_after=1_700_000)
+    fail(hub, ignore_range=True)
+    assert read(repository, FILE, 1_500_000, 1_800_000) == BODY[1_500_000:1_800_000]
+
+
+def test_a_whole_file_that_is_too_short_is_given_up(hub, repository):
+    fail(hub, ignore_range=True, truncate_to=100, times=99)
+    message = refusal(lambda: read(repository, FILE, 0, 200))
+    assert "the answer ended 100 bytes early" in message
+    assert f"{hub.endpoint}/{REPO}/resolve/{repository.commit}/{FILE}" in message
+
+
+@pytest.mark.parametrize(
+    "sent",
+    ["bytes 0-99/2008000", "bytes 51-149/2008000", "bytes 50-150/2008000", "bytes */200", "50-149"],
+)
+def test_another_range_than_was_asked_for_is_refused(hub, repository, sent):
+    fail(hub, headers={"Content-Range": sent}, times=99)
+    message = refusal(lambda: read(repository, FILE, 50, 150))
+    assert f"asked for bytes 50 to 149, was sent '{sent}' (HTTP 206)" in message
+    assert f"{hub.endpoint}/{REPO}/resolve/{repository.commit}/{FILE}" in message
+    assert repository.bytes_fetched == 0
+
+
+def test_another_range_than_was_asked_for_is_asked_for_again(hub, repository):
+    fail(hub, headers={"Content-Range": "bytes 0-99/2008000"})
+    assert read(repository, FILE, 50, 150) == BODY[50:150]
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_a_passing_failure_is_tried_again(hub, repository, status, waits):
+    fail(hub, status=status, times=2)
+    assert read(repository, FILE, 0, 10) == BODY[:10]
+    assert len(gets(hub)) == 3
+    assert len(waits) == 2
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 416, 501])
+def test_a_lasting_failure_is_not_tried_again(hub, repository, status, waits):
+    fail(hub, status=status, times=99)
+    message = refusal(lambda: read(repository, FILE, 0, 10))
+    assert message.startswith(f"{REPO}@main/{FILE}: ")
+    assert str(status) in message
+    assert len(gets(hub)) == 1
+    assert waits == []
+
+
+@pytest.mark.parametrize("match", [FILE, "/refs", "/revision/[0-9a-f]*"])
+@pytest.mark.parametrize(
+    "headers",
+    [{"Retry-After": "37"}, {"RateLimit": '"resolvers";r=0;t=37'}],
+    ids=["Retry-After", "RateLimit"],
+)
+def test_a_rate_limit_is_waited_for_as_long_as_it_says(hub, repository, waits, match, headers):
+    fail(hub, match, status=429, headers=headers)
+    assert list_refs(REPO) == {"main": repository.commit}
+    assert commit_exists(REPO, repository.commit)
+    assert read(repository, FILE, 0, 10) == BODY[:10]
+    (wait,) = waits
+    assert 37 <= wait <= 38 * 1.25
+
+
+def test_a_rate_limit_of_hours_is_not_waited_for(hub, repository, waits):
+    fail(hub, status=429, headers={"Retry-After": "7200"})
+    message = refusal(lambda: read(repository, FILE, 0, 10))
+    assert "rate limit is reached (HTTP 429)" in message
+    assert waits == []
+
+
+def test_a_date_to_retry_after_is_no_number_of_seconds(hub, repository, waits):
+    headers = {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}
+    fail(hub, status=503, headers=headers)
+    assert read(repository, FILE, 0, 10) == BODY[:10]
+    assert 2 <= waits[0] <= 2.5
+
+
+def test_each_wait_is_announced_with_its_reason(hub, repository, capsys):
+    fail(hub, status=503)
+    read(repository, FILE, 0, 10)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{REPO}@main/{FILE}: HTTP 503; attempt 1 of {client.ATTEMPTS}, next in")
+
+
+def test_a_refused_connection_names_the_address(hub, repository, monkeypatch, waits):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    message = refusal(lambda: list_refs(REPO))
+    assert message.startswith(f"{REPO}: the connection failed (ConnectError")
+    assert "http://127.0.0.1:9/api/models/allenai/tiny/refs" in message
+    assert "HF_ENDPOINT" in message
+    assert len(waits) == client.ATTEMPTS - 1
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9", "ftp://127.0.0.1", "http://127.0.0.1:x"])
+def test_an_endpoint_that_is_no_address_is_said_to_be_none(hub, monkeypatch, waits, endpoint):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+    assert "HF_ENDPOINT" in refusal(lambda: list_refs(REPO))
+    assert waits == []
+
+
+# Access
+
+
+def test_a_missing_repository_is_told_from_a_missing_revision_and_a_missing_file(hub, repository):
+    no_repository = refusal(lambda: list_refs("allenai/absent"))
+    assert no_repository.startswith("allenai/absent: there is no such repository, or it is private")
+    absent = HubRepository(REPO, "main", "0" * 40)
+    assert "no such revision (HTTP 404)" in refusal(absent.sizes)
+    no_file = refusal(lambda: read(repository, "absent.bin", 0, 1))
+    assert f"no such file (HTTP 404) at {hub.endpoint}/{REPO}/resolve/" in no_file
+
+
+@pytest.mark.parametrize("name", ["a/b/c", "https://huggingface.co/allenai/OLMo-7B", "a b", "-"])
+def test_a_name_no_repository_can_have_is_said_to_be_none(hub, name, waits):
+    message = refusal(lambda: list_refs(name))
+    assert message.startswith(f"{name}")
+    assert waits == []
+
+
+def test_a_gated_repository_asks_for_a_token(hub, repository):
+    hub.gate(REPO, TOKEN)
+    message = refusal(lambda: read(repository, FILE, 0, 10))
+    assert "access is restricted" in message
+    assert "Set HF_TOKEN, or run `hf auth login`" in message
+
+
+def test_a_token_opens_a_gated_repository(hub, repository, monkeypatch):
+    hub.gate(REPO, TOKEN)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert read(repository, FILE, 0, 10) == BODY[:10]
+
+
+@pytest.mark.parametrize(
+    ("token", "advice"),
+    [
+        ("hf_strangerstranger", "Ask for access on the model's page"),
+        ("hf_expiredexpired", "the token is invalid or expired (HTTP 401)"),
+    ],
+)
+def test_a_token_that_does_not_open_it_is_told_apart_and_not_shown(
+    hub, repository, monkeypatch, capfd, waits, token, advice
+):
+    hub.gate(REPO, TOKEN)
+    hub.add("other/gated", "main", {})
+    hub.gate("other/gated", "hf_strangerstranger")
+    monkeypatch.setenv("HF_TOKEN", token)
+    message = refusal(lambda: read(repository, FILE, 0, 10))
+    assert advice in message
+    assert token not in message + "".join(capfd.readouterr())
+    assert waits == []
+
+
+@pytest.mark.parametrize("token", ["hf_sec ret", "hf_sécret", "hf_sec\x01ret"])
+def test_a_token_that_cannot_be_sent_is_not_shown(hub, repository, monkeypatch, capfd, token):
+    hub.gate(REPO, TOKEN)
+    monkeypatch.setenv("HF_TOKEN", token)
+    message = refusal(lambda: read(repository, FILE, 0, 10))
+    assert "token" in message
+    assert token not in message + "".join(capfd.readouterr())
+
+
+def test_a_redirect_to_another_host_is_followed_without_the_token(hub, repository, monkeypatch):
+    hub.gate(REPO, TOKEN)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    hub.redirect_files_to(hub.other_host)
+    assert read(repository, FILE, 1000, 2000) == BODY[1000:2000]
+    first, second = gets(hub, "")[-2:]
+    assert (first.status, second.status, second.range) == (302, 206, "bytes=1000-1999")
+    assert first.headers["authorization"] == f"Bearer {TOKEN}"
+    assert "authorization" not in second.headers
+
+
+def test_an_error_behind_a_redirect_names_the_address_without_its_signature(
+    hub, repository, monkeypatch
+):
+    hub.faults.append(
+        Fault(f"{FILE}$", 302, {"Location": f"{hub.other_host}/cdn/gone?Signature=abc"}, times=1)
+    )
+    message = refusal(lambda: read(repository, FILE, 0, 10))
+    assert f"{hub.other_host}/cdn/gone" in message
+    assert "Signature" not in message
+
+
+def test_a_password_in_the_endpoint_is_not_shown(hub, repository, monkeypatch):
+    endpoint = hub.endpoint.replace("//", "//me:pa55word@")
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+    message = refusal(lambda: list_refs("allenai/absent"))
+    assert hub.endpoint in message
+    assert "pa55word" not in message
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    return lambda: monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+def test_offline_nothing_is_asked_for(hub, repository, offline, waits):
+    offline()
+    calls = [
+        repository.sizes,
+        lambda: read(repository, FILE, 0, 10),
+        lambda: list_refs(REPO),
+        lambda: commit_exists(REPO, repository.commit),
+        repository.snapshot,
+    ]
+    for call in calls:
+        assert "HF_HUB_OFFLINE is set" in refusal(call)
+    assert hub.requests == []
+    assert waits == []
+
+
+# Whole checkpoints
+
+
+def test_a_snapshot_holds_every_file_of_the_commit(hub, repository, tmp_path):
+    source = open_source(None, REPO, "main", repository.commit, "checkpoint")
+    assert Path(source.where()).is_relative_to(tmp_path / "cache")
+    assert source.sizes() == repository.sizes()
+    assert read(source, FILE, 0, len(BODY)) == BODY
+    assert source.bytes_fetched == sum(map(len, FILES.values()))
+
+
+def test_a_snapshot_that_is_there_is_not_fetched_again(hub, repository, offline):
+    first = repository.snapshot()
+    sent = hub.bytes_sent(FILE)
+    again = HubRepository(REPO, "main", repository.commit).snapshot()
+    assert (again.folder, again.bytes_fetched) == (first.folder, 0)
+    assert hub.bytes_sent(FILE) == sent
+    offline()
+    assert HubRepository(REPO, "main", repository.commit).snapshot().folder == first.folder
+
+
+def test_a_snapshot_is_tried_again_after_a_passing_failure(hub, repository, waits):
+    fail(hub, f"/revision/{repository.commit}", status=503, times=2)
+    source = repository.snapshot()
+    assert read(source, FILE, 0, len(BODY)) == BODY
+
+
+def test_a_snapshot_of_a_gated_repository_asks_for_a_token(hub, repository, waits):
+    hub.gate(REPO, TOKEN)
+    assert "Set HF_TOKEN" in refusal(repository.snapshot)
+    assert waits == []
+
+
+# Revisions
+
+
+@pytest.fixture
+def commits(hub, waits):
+    """Five branches, a tag and a pull request, each with a commit of its own."""
+    branches = ["main", "step1000-tokens4B", "step2000-tokens9B", "step3000-tokens13B", "a/b"]
+    kinds = {"v1": "tag", "refs/pr/1": "pr"}
+    return {
+        name: hub.add(REPO, name, {"config.json": name.encode()}, kinds.get(name, "branch"))
+        for name in [*branches, *kinds]
+    }
+
+
+def resolve(asked, every=1, pinned=None):
+    return resolve_revisions(asked, every, REPO, None, pinned or {})
+
+
+def test_branches_and_tags_are_listed_and_pull_requests_on_request(commits):
+    without = {name: commit for name, commit in commits.items() if name != "refs/pr/1"}
+    assert list_refs(REPO) == without
+    assert list_refs(REPO, pull_requests=True) == commits
+
+
+def test_revisions_are_pinned_to_their_commits_in_the_order_asked_for(commits):
+    found = resolve(["v1", "step*", "refs/pr/1", "a/b"], every=2)
+    names = ["v1", "step1000-tokens4B", "step3000-tokens13B", "refs/pr/1", "a/b"]
+    assert list(found.items()) == [(name, commits[name]) for name in names]
+
+
+def test_a_commit_is_a_revision(commits):
+    commit = commits["a/b"]
+    assert resolve([commit]) == {commit: commit}
+
+
+def test_a_commit_the_repository_does_not_have_is_missing(commits):
+    assert "none of these" in refusal(lambda: resolve(["f" * 40]))
+
+
+def test_a_missing_revision_is_answered_with_the_nearest(commits):
+    message = refusal(lambda: resolve(["main", "step2100-tokens9B"]))
+    assert message.startswith(f"{REPO} has 6 revisions, and none of these:")
+    assert "the nearest are step2000-tokens9B, step3000-tokens13B, step1000-tokens4B" in message
+
+
+def test_what_is_pinned_stays_so_when_its_branch_moves(hub, commits):
+    pinned = resolve(["main", "step*"])
+    hub.add(REPO, "main", {"config.json": b"moved"})
+    hub.add(REPO, "step4000-tokens17B", {"config.json": b"new"})
+    again = resolve(["main", "step*"], pinned=pinned)
+    assert {name: again[name] for name in pinned} == pinned
+    assert list(again) == [*pinned, "step4000-tokens17B"]
+
+
+def test_what_is_pinned_stays_when_its_branch_is_gone(commits):
+    pinned = {"deleted": commits["main"]}
+    assert resolve(["deleted"], pinned=pinned) == pinned
+
+
+def test_a_pin_of_another_repository_is_resolved_anew(commits):
+    assert resolve(["main"], pinned={"main": "a" * 40}) == {"main": commits["main"]}
+
+
+def test_what_was_pinned_while_the_model_was_local_is_resolved_anew(commits):
+    assert resolve(["main"], pinned={"main": "local"}) == {"main": commits["main"]}
+
+
+def test_hf_endpoint_names_the_hub(hub, repository, tmp_path):
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": hub.endpoint,
+        "HF_HOME": str(tmp_path),
+        "PYTHONPATH": str(SCRIPTS),
+    }
+    program = f"from unembedding.hub import list_refs; print(list_refs({REPO!r}))"
+    found = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == str({"main": repository.commit})

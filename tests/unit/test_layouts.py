@@ -1,0 +1,163 @@
+"""Which tensor of a checkpoint is its unembedding."""
+
+import pytest
+
+from unembedding.errors import GeometryError
+from unembedding.layouts import Choice, choose_unembedding, says_tied
+
+# What the libraries that write checkpoints call their matrices, and what else is beside them.
+HEADS = {
+    "Olmo, Llama, Gemma, Qwen": ("lm_head.weight", "model.embed_tokens.weight"),
+    "hf_olmo": ("model.transformer.ff_out.weight", "model.transformer.wte.weight"),
+    "OLMo": ("transformer.ff_out.weight", "transformer.wte.weight"),
+    "OLMo-core": ("lm_head.w_out.weight", "embeddings.weight"),
+    "GPT-NeoX": ("embed_out.weight", "gpt_neox.embed_in.weight"),
+    "Whisper": ("proj_out.weight", "model.decoder.embed_tokens.weight"),
+    "GPT-2": ("lm_head.weight", "transformer.wte.weight"),
+    "Mamba (transformers)": ("lm_head.weight", "backbone.embeddings.weight"),
+    "Mamba (state-spaces)": ("lm_head.weight", "backbone.embedding.weight"),
+}
+MODEL_TYPES = (
+    *("olmo", "olmo2", "olmo3", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gpt_neox"),
+    *("gemma", "gemma2", "gemma3_text", "gpt2", "mamba", "opt", "whisper"),
+)
+EMBEDDINGS = [*{embedding for _, embedding in HEADS.values()}, "wte.weight"]
+DECOYS = [
+    f"{prefix}{block}.{layer}.{name}.weight"
+    for prefix, block, name in [
+        ("model.transformer.", "blocks", "ff_out"),
+        ("transformer.", "blocks", "ff_out"),
+        ("", "blocks", "ff_out"),
+        ("model.", "layers", "lm_head"),
+        ("encoder.model.", "decoder", "embed_tokens"),
+    ]
+    for layer in range(3)
+]
+
+
+def choose(names, config=None, exact=None, shape=(64, 8)):
+    return choose_unembedding(dict.fromkeys(names, shape), config or {}, "the checkpoint", exact)
+
+
+def refusal(names, config=None, exact=None, shape=(64, 8)):
+    with pytest.raises(GeometryError) as caught:
+        choose(names, config, exact, shape)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("head", "embedding"), HEADS.values(), ids=HEADS)
+def test_an_untied_head_is_taken(head, embedding):
+    names = [*DECOYS, embedding, head]
+    assert choose(names, {"tie_word_embeddings": False}) == Choice(head, tied=False)
+
+
+@pytest.mark.parametrize("embedding", EMBEDDINGS)
+def test_a_tied_embedding_without_a_head_is_taken(embedding):
+    found = choose([*DECOYS, embedding], {"tie_word_embeddings": True})
+    assert found == Choice(embedding, tied=True)
+
+
+@pytest.mark.parametrize(("head", "embedding"), HEADS.values(), ids=HEADS)
+def test_of_two_matrices_said_to_be_tied_the_head_is_taken_and_the_other_compared(head, embedding):
+    found = choose([embedding, head], {"tie_word_embeddings": True})
+    assert found == Choice(head, tied=True, twin=embedding)
+
+
+@pytest.mark.parametrize("embedding", EMBEDDINGS)
+def test_an_untied_embedding_is_no_substitute_for_a_missing_head(embedding):
+    message = refusal([DECOYS[0], embedding], {"tie_word_embeddings": False})
+    assert "untied, yet holds no unembedding" in message
+    assert f"  {embedding}  64 × 8" in message
+
+
+def test_an_embedding_of_which_nothing_is_said_is_taken_with_a_warning():
+    found = choose(["wte.weight"], {})
+    assert (found.tensor, found.tied) == ("wte.weight", True)
+    assert "does not say whether the embeddings are tied" in found.warning
+
+
+def test_a_head_of_which_nothing_is_said_is_taken_without_one():
+    assert choose(["lm_head.weight", "wte.weight"], {}) == Choice("lm_head.weight", tied=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "tied"),
+    [
+        ({}, None),
+        ({"tie_word_embeddings": True}, True),
+        ({"tie_word_embeddings": False}, False),
+        ({"weight_tying": True, "model_type": "hf_olmo"}, True),
+        ({"weight_tying": False, "model_type": "hf_olmo"}, False),
+        ({"tie_embeddings": False}, False),
+        ({"tie_word_embeddings": True, "model_type": "olmo"}, True),
+        ({"tie_word_embeddings": None, "model_type": "olmo"}, False),
+        ({"text_config": {"tie_word_embeddings": False}}, False),
+        ({"text_config": None, "model_type": "gpt2"}, True),
+        ({"model_type": "never-heard-of"}, None),
+        ({"model_type": ["olmo"]}, None),
+    ],
+)
+def test_config_json_says_whether_the_embeddings_are_tied(config, tied):
+    assert says_tied(config) is tied
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_a_silent_config_json_means_the_default_of_its_class(model_type):
+    from transformers import CONFIG_MAPPING
+
+    default = CONFIG_MAPPING[model_type]().tie_word_embeddings
+    assert says_tied({"model_type": model_type}) is default
+
+
+@pytest.mark.parametrize("decoy", DECOYS)
+def test_a_name_that_only_ends_like_a_head_is_none(decoy):
+    message = refusal([decoy])
+    assert "a layout this workflow does not know" in message
+
+
+def test_an_unknown_layout_is_answered_with_its_matrices_the_tallest_first():
+    shapes = {"b.bias": (64,), "small": (8, 8), "tall": (500, 8), "odd": (2, 3, 4), "next": (64, 8)}
+    with pytest.raises(GeometryError) as caught:
+        choose_unembedding(shapes, {}, "models/x", None)
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("models/x has a layout this workflow does not know.")
+    assert "`unembedding:`" in lines[0]
+    assert lines[1:] == ["  tall  500 × 8", "  next  64 × 8", "  small  8 × 8"]
+
+
+def test_the_list_of_candidates_fits_a_screen():
+    lines = refusal([f"layer{i:03}" for i in range(500)]).splitlines()
+    assert len(lines) == 14
+    assert lines[-1] == "  … and 488 more"
+
+
+def test_a_checkpoint_without_matrices_says_so():
+    assert "It holds 2 tensors, none of them a matrix." in refusal(["a", "b"], shape=(5,))
+
+
+def test_heads_of_two_layouts_are_ambiguous():
+    message = refusal(["lm_head.weight", "embed_out.weight"])
+    assert "'lm_head.weight' and 'embed_out.weight', which belong to different layouts" in message
+    assert "`unembedding:`" in message
+
+
+def test_embeddings_of_two_layouts_are_ambiguous_only_where_one_is_needed():
+    names = ["wte.weight", "embeddings.weight"]
+    assert "belong to different layouts" in refusal(names)
+    assert choose([*names, "lm_head.weight"]).tensor == "lm_head.weight"
+
+
+def test_the_name_the_user_gives_overrides_every_layout():
+    names = ["lm_head.weight", "embed_out.weight", "wte.weight", "my.table"]
+    assert choose(names, {}, exact="my.table") == Choice("my.table", tied=False)
+
+
+def test_the_tensor_the_user_names_is_tied_if_config_json_says_so():
+    found = choose(["my.table"], {"tie_word_embeddings": True}, exact="my.table")
+    assert found == Choice("my.table", tied=True)
+
+
+def test_a_name_the_user_gives_is_exact():
+    message = refusal(["lm_head.weight"], exact="lm_head")
+    assert "holds no tensor 'lm_head' (`unembedding:` in the configuration)" in message
+    assert "  lm_head.weight  64 × 8" in message

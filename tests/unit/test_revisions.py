@@ -1,0 +1,255 @@
+"""Names of revisions: what they say of training, which are chosen, and how they are kept."""
+
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unembedding.errors import GeometryError
+from unembedding.revisions import (
+    Progress,
+    by_step,
+    folder_name,
+    format_revisions,
+    local_revisions,
+    parse_progress,
+    read_revisions,
+    resolve_revisions,
+    select_revisions,
+)
+
+OLMO = [
+    "main",
+    "step10000-tokens44B",
+    "step1000-tokens4B",
+    "step2000-tokens9B",
+    "step0-tokens0B",
+    "step3000-tokens13B",
+]
+BY_STEP = [OLMO[4], OLMO[2], OLMO[3], OLMO[5], OLMO[1], "main"]
+
+
+@pytest.mark.parametrize(
+    ("name", "progress"),
+    [
+        ("step1000-tokens4B", Progress(0, 1000, 4 * 10**9)),
+        ("step0-tokens0B", Progress(0, 0, 0)),
+        ("step738020-tokens3094B", Progress(0, 738020, 3094 * 10**9)),
+        ("step100-tokens410K", Progress(0, 100, 410_000)),
+        ("step500-tokens2M", Progress(0, 500, 2 * 10**6)),
+        ("step500-tokens1.5T", Progress(0, 500, 1_500_000_000_000)),
+        ("step500-tokens4.1b", Progress(0, 500, 4_100_000_000)),
+        ("step500-tokens4096", Progress(0, 500, 4096)),
+        ("stage1-step1000-tokens5B", Progress(1, 1000, 5 * 10**9)),
+        ("stage2-ingredient1-step1000-tokens3B", Progress(2, 1000, 3 * 10**9)),
+        ("stage1_step1000_tokens5B", Progress(1, 1000, 5 * 10**9)),
+        ("step143000", Progress(0, 143000, None)),
+        ("step-1000", Progress(0, 1000, None)),
+        ("step_1000", Progress(0, 1000, None)),
+        ("global_step1000", Progress(0, 1000, None)),
+        ("seed-0/step1000-tokens4B", Progress(0, 1000, 4 * 10**9)),
+        ("step1000-tokens4B-unsharded", Progress(0, 1000, 4 * 10**9)),
+    ],
+)
+def test_a_name_tells_how_far_training_had_come(name, progress):
+    assert parse_progress(name) == progress
+
+
+@pytest.mark.parametrize("name", ["main", "", "v1.0", "steps", "step", "footstep5", "refs/pr/1"])
+def test_a_name_without_a_step_tells_nothing(name):
+    assert parse_progress(name) is None
+
+
+@settings(derandomize=True, max_examples=50)
+@given(
+    st.integers(1, 9), st.integers(0, 10**7), st.integers(0, 9999), st.sampled_from(["M", "B", "T"])
+)
+def test_a_name_is_read_as_it_was_written(stage, step, tokens, unit):
+    name = f"stage{stage}-step{step}-tokens{tokens}{unit}"
+    scale = {"M": 10**6, "B": 10**9, "T": 10**12}[unit]
+    assert parse_progress(name) == Progress(stage, step, tokens * scale)
+
+
+def test_steps_are_ordered_as_numbers_by_stage_and_names_without_a_step_come_last():
+    names = ["main", "step900", "stage2-step5", "step1000", "stage1-step70", "aside", "step0"]
+    assert sorted(names, key=by_step) == [
+        "step0",
+        "step900",
+        "step1000",
+        "stage1-step70",
+        "stage2-step5",
+        "aside",
+        "main",
+    ]
+
+
+def test_names_are_given_in_the_order_they_are_asked_for():
+    asked = ["main", "step2000-tokens9B", "step0-tokens0B"]
+    assert select_revisions(asked, OLMO) == asked
+
+
+def test_a_pattern_gives_what_it_matches_in_order_of_step():
+    assert select_revisions(["*"], OLMO) == BY_STEP
+    assert select_revisions(["step?000-*"], OLMO) == BY_STEP[1:4]
+    assert select_revisions(["step[13]000-*"], OLMO) == [BY_STEP[1], BY_STEP[3]]
+
+
+def test_every_thins_what_a_pattern_matches_and_never_a_name():
+    assert select_revisions(["step*"], OLMO, every=2) == BY_STEP[:5:2]
+    assert select_revisions([*BY_STEP[:3], "step*"], OLMO, every=4) == [*BY_STEP[:3], BY_STEP[4]]
+    assert select_revisions(["step*"], OLMO, every=1000) == BY_STEP[:1]
+
+
+def test_what_is_asked_for_twice_is_given_once():
+    assert select_revisions(["main", "*", "main"], OLMO) == ["main", *BY_STEP[:5]]
+
+
+def test_a_name_with_the_characters_of_a_pattern_is_a_name_first():
+    assert select_revisions(["run[1]"], ["run[1]", "run1"]) == ["run[1]"]
+
+
+def test_upper_and_lower_case_differ():
+    with pytest.raises(GeometryError):
+        select_revisions(["STEP*"], OLMO)
+
+
+def nearest(asked, available):
+    with pytest.raises(GeometryError) as caught:
+        select_revisions([asked], available, where="allenai/OLMo-7B")
+    heading, line = str(caught.value).splitlines()
+    assert heading == f"allenai/OLMo-7B has {len(available)} revisions, and none of these:"
+    assert line.startswith(f"  {asked!r}: ")
+    return line.partition("the nearest are ")[2].split(", ")
+
+
+def test_a_missing_step_is_answered_with_the_nearest_steps():
+    near = nearest("step2100-tokens9B", OLMO)
+    assert near == ["step2000-tokens9B", "step3000-tokens13B", "step1000-tokens4B"]
+
+
+def test_a_name_that_is_one_token_off_is_answered_with_the_right_one():
+    assert nearest("step1000-tokens5B", OLMO)[0] == "step1000-tokens4B"
+
+
+def test_the_nearest_step_is_of_the_same_stage_if_there_is_one():
+    assert nearest("stage2-step90", ["stage1-step90", "stage2-step10"])[0] == "stage2-step10"
+
+
+def test_a_missing_name_is_answered_with_those_spelt_most_alike():
+    assert nearest("mian", OLMO)[0] == "main"
+
+
+def test_a_pattern_that_matches_nothing_is_missing():
+    assert nearest("step9*", OLMO)[0] == "step0-tokens0B"
+
+
+def test_all_missing_revisions_are_named_at_once():
+    with pytest.raises(GeometryError) as caught:
+        select_revisions(["main", "nowhere", "step7", "ste?x"], OLMO)
+    assert [line.split(":")[0].strip() for line in str(caught.value).splitlines()[1:]] == [
+        "'nowhere'",
+        "'step7'",
+        "'ste?x'",
+    ]
+
+
+def test_a_repository_without_revisions_says_so():
+    with pytest.raises(GeometryError, match=r"has 0 revisions(.|\n)*there are none at all"):
+        select_revisions(["*"], [])
+
+
+def test_a_folder_with_weights_is_one_checkpoint(tmp_path):
+    (tmp_path / "pytorch_model.bin").touch()
+    (tmp_path / "runs").mkdir()
+    assert local_revisions(tmp_path) == {"local": tmp_path}
+
+
+def test_each_sub_folder_that_is_a_checkpoint_is_a_revision_in_order_of_step(tmp_path):
+    for name, file in [
+        ("step900", "model.pt"),
+        ("step1000", "model.safetensors"),
+        ("main", "config.json"),
+        ("logs", "events.log"),
+    ]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).touch()
+    (tmp_path / "README.md").touch()
+    found = local_revisions(tmp_path)
+    assert list(found) == ["step900", "step1000", "main"]
+    assert found["step900"] == tmp_path / "step900"
+
+
+@pytest.mark.parametrize("make", [lambda path: None, lambda path: path.touch()])
+def test_a_missing_folder_is_named(tmp_path, make):
+    folder = tmp_path / "absent"
+    make(folder)
+    with pytest.raises(GeometryError, match=f"no folder {folder}"):
+        local_revisions(folder)
+
+
+def test_a_folder_without_checkpoints_is_named(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(GeometryError, match=f"{tmp_path} holds no checkpoint"):
+        local_revisions(tmp_path)
+
+
+def test_a_local_model_is_pinned_to_its_folder(tmp_path):
+    for name in ("step10", "step9"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").touch()
+    found = resolve_revisions(["*"], 1, None, tmp_path, {"step9": "f" * 40})
+    assert list(found.items()) == [("step9", "local"), ("step10", "local")]
+
+
+@pytest.mark.parametrize(
+    ("revision", "folder"),
+    [("refs/pr/1", "refs%2Fpr%2F1"), ("step1-tokens4B", "step1-tokens4B"), ("50%", "50%25")],
+)
+def test_a_revision_is_percent_encoded_as_a_folder(revision, folder):
+    assert folder_name(revision) == folder
+
+
+@settings(derandomize=True, max_examples=100)
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_no_two_revisions_share_a_folder(revision):
+    folder = folder_name(revision)
+    assert unquote(folder) == revision
+    assert "/" not in folder
+
+
+@settings(derandomize=True, max_examples=100)
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1),
+        st.text("0123456789abcdef", min_size=40, max_size=40) | st.just("local"),
+        max_size=4,
+    )
+)
+def test_pinned_revisions_are_read_as_they_were_written(tmp_path_factory, pinned):
+    file = tmp_path_factory.mktemp("pins") / "revisions.tsv"
+    file.write_bytes(format_revisions(pinned).encode())
+    assert list(read_revisions(file).items()) == list(pinned.items())
+
+
+def test_pinned_revisions_are_a_table_with_a_heading():
+    table = format_revisions({"main": "a" * 40, "refs/pr/1": "b" * 40})
+    assert table == f"revision\tcommit\nmain\t{'a' * 40}\nrefs/pr/1\t{'b' * 40}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "main\tlocal\n",
+        "revision\tcommit\n\n",
+        "revision\tcommit\nmain\n",
+        "revision\tcommit\nmain\tabc\n",
+        f"revision\tcommit\nmain\t{'a' * 40}\tlocal\n",
+    ],
+)
+def test_a_damaged_table_is_named(tmp_path, text):
+    file = tmp_path / "revisions.tsv"
+    file.write_text(text)
+    with pytest.raises(GeometryError, match=f"{file} is damaged"):
+        read_revisions(file)
