@@ -19,5 +19,9 @@ rule all:
         rules.geometry.input,
 
 
+onstart:
+    announce()
+
+
 onsuccess:
     print(where_results_are())

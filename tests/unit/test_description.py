@@ -20,7 +20,7 @@ def description(folder, revision, step_seconds=0.5):
     """Run the stages on a small matrix; return the paths of geometry.json and decomposition."""
     folder.mkdir()
     gamma = write_gamma(folder / "gamma", with_spectrum(90, np.geomspace(0.1, 1, 9)))
-    timing = {"seconds": step_seconds, "steps": {}, "warnings": []}
+    timing = {"seconds": step_seconds, "steps": {}, "warnings": [], "job": {}}
     facts = decompose(gamma, folder / "decomposition", NumpyBackend(), "float64")
     facts |= {"backend": "numpy", "device": "a processor", "reason": "numpy was asked for"}
     facts |= {"threads": 1, "cpus_allowed": 2, "blas": []}

@@ -13,6 +13,7 @@ log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("
 with logged_to(log), profiled("extract", profile, Path(log)) as clock:
     from urllib.parse import unquote
 
+    from machine import allotment
     from unembedding.extraction import extract_unembedding, open_source
     from unembedding.files import write_json
 
@@ -31,4 +32,8 @@ with logged_to(log), profiled("extract", profile, Path(log)) as clock:
             },
             params.tensor,
         )
-    write_json(Path(snakemake.output.facts), {**facts, **clock.record()})
+    given = allotment(snakemake.threads, snakemake.resources.get("mem_mb"))
+    warnings = facts["warnings"] + given["warnings"]
+    write_json(
+        Path(snakemake.output.facts), {**facts, **given, "warnings": warnings, **clock.record()}
+    )
