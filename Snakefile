@@ -11,12 +11,15 @@ if not workflow.overwrite_configfiles:
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/geometry.smk"
+include: "workflow/rules/mamba.smk"
 
 
 rule all:
     default_target: True
     input:
         rules.geometry.input,
+        # Not for every sweep: only where the configuration has the section.
+        rules.mamba.input if in_all("mamba") else [],
 
 
 onstart:

@@ -32,13 +32,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", str(CORES))
 import numpy as np  # noqa: E402
 from scipy.linalg import blas, eigh  # noqa: E402
 
+from files import replacing  # noqa: E402
 from machine import cpu_model  # noqa: E402
 from profiling import Stopwatch  # noqa: E402
 from unembedding.backends.numpy_backend import NumpyBackend  # noqa: E402
 from unembedding.decomposition import decompose  # noqa: E402
 from unembedding.errors import GeometryError  # noqa: E402
 from unembedding.extraction import UNEMBEDDING  # noqa: E402
-from unembedding.files import replacing  # noqa: E402
 from unembedding.tensor_file import TensorFile, TensorWriter  # noqa: E402
 from unembedding.transform import G, transform  # noqa: E402
 

@@ -5,8 +5,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from files import replacing, write_json, write_text
 from unembedding.errors import GeometryError
-from unembedding.files import replacing, write_json, write_text
 from unembedding.tensor_file import TensorFile, TensorWriter
 
 

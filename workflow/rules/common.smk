@@ -59,7 +59,12 @@ def revisions_present(wildcards):
         return []  # the job that resolves them says what is wrong
 
 
-def pinned_revisions(path):
+def pinned_revisions(wildcards):
+    """Return the file that pins a model's revisions, once it holds what is asked for now."""
+    return checkpoints.resolve_revisions.get(model=wildcards.model).output.pinned
+
+
+def commits_of(path):
     """Return {revision: commit} of a ``revisions.tsv``, read once for its thousands of jobs."""
     return _read_once(path, Path(path).stat().st_mtime_ns)
 
@@ -70,8 +75,8 @@ def _read_once(path, changed):
 
 
 def commit(wildcards, input):
-    """Return the commit that a revision is pinned to."""
-    return pinned_revisions(input.pinned)[unquote(wildcards.revision)]
+    """Return the commit that a revision is pinned to; None until it is."""
+    return commits_of(input.pinned).get(unquote(wildcards.revision))
 
 
 def width(wildcards):
@@ -107,7 +112,7 @@ def checkpoint_files(wildcards):
 def checkpoints_resolved(model):
     """Return the folder names of a model's revisions, once they are resolved."""
     pinned = checkpoints.resolve_revisions.get(model=model).output[0]
-    return [folder_name(revision) for revision in pinned_revisions(pinned)]
+    return [folder_name(revision) for revision in commits_of(pinned)]
 
 
 def of_every_revision(pattern):
@@ -149,15 +154,29 @@ def announce():
             raise WorkflowError(str(error)) from None
 
 
+def in_all(section):
+    """Return whether a branch is part of `rule all`: where the configuration has its section."""
+    return section in CONFIG.model_fields_set
+
+
+def mamba_result(file, caption):
+    """Return a file of the mamba branch for the report."""
+    return report(
+        file,
+        caption=f"../report/{caption}.rst",
+        category="Mamba",
+        labels={"result": Path(file).name},
+    )
+
+
 def where_results_are():
     """Return the lines that end a successful run."""
-    return "\n".join(
-        [
-            "",
-            "Done. The results:",
-            "  results/geometry/summary.csv                     one row per model and revision",
-            "  results/geometry/<model>/<revision>/             γ, its decomposition, g, profiles",
-            "  results/geometry/<model>/plots/                  the geometry over training",
-            "  snakemake --report report.html                   all of it on one page",
-        ]
-    )
+    results = {
+        "results/geometry/summary.csv": "one row per model and revision",
+        "results/geometry/<model>/<revision>/": "γ, its decomposition, g, profiles",
+        "results/geometry/<model>/plots/": "the geometry over training",
+    }
+    if in_all("mamba"):
+        results["results/mamba/"] = "the selective scan on this machine's CPU"
+    results["snakemake --report report.html"] = "all of it on one page"
+    return "\n".join(["", "Done:", *(f"  {place:37} {what}" for place, what in results.items())])

@@ -17,6 +17,7 @@ rule geometry:
     """Everything about the vocabulary's geometry."""
     input:
         "results/geometry/summary.csv",
+        of_every_revision("results/geometry/{model}/{revision}/causal.safetensors"),
         expand(
             "results/geometry/{model}/plots/{plot}.svg",
             model=CONFIG.models,
@@ -48,7 +49,7 @@ checkpoint resolve_revisions:
 rule extract_unembedding:
     """Fetch the bytes of the unembedding matrix γ, and no others."""
     input:
-        pinned=ancient("results/geometry/{model}/revisions.tsv"),
+        pinned=ancient(pinned_revisions),
         checkpoint=checkpoint_files,
     output:
         unembedding=UNEMBEDDING,

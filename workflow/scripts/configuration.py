@@ -79,6 +79,60 @@ class Model(Section):
         return repo
 
 
+class Scan(Section):
+    """The benchmark of the selective scan: its sizes, and how long it may take."""
+
+    lengths: Annotated[list[Count], Field(min_length=1)] = [
+        512,
+        1024,
+        2048,
+        4096,
+        8192,
+        16384,
+        32768,
+    ]
+    batch: Count = 1
+    dim: Annotated[Count, Field(multiple_of=64)] = 64
+    state: Literal[16] = 16  # the ladder's C++ steps are written for it
+    repeats: Count = 5
+    seconds_per_call: Annotated[float, Field(gt=0)] = 0.15
+
+
+class MambaModel(Section):
+    """The model that is profiled: random weights of this shape, or a repository or folder."""
+
+    path: str | None = None
+    revision: str | None = None
+    layers: Count = 4
+    width: Count = 256
+    state: Count = 16
+    vocabulary: Count = 1024
+
+
+class Sequence(Section):
+    """What the model reads: random tokens, or the characters of a text or FASTA file."""
+
+    kind: Literal["random", "text", "fasta"] = "random"
+    path: Annotated[str | None, Field(validate_default=True)] = None
+    length: Count = 512
+
+    @field_validator("path")
+    @classmethod
+    def _file_to_read(cls, path: str | None, info: ValidationInfo) -> str | None:
+        if info.data.get("kind", "random") != "random" and path is None:
+            raise ValueError(f"`kind: {info.data['kind']}` needs the `path` of a file")
+        return path
+
+
+class Mamba(Section):
+    """The workflow's mamba branch."""
+
+    threads: Count = 2
+    scan: Scan = Scan()
+    model: MambaModel = MambaModel()
+    sequence: Sequence = Sequence()
+
+
 class Config(Section):
     """The whole configuration."""
 
@@ -88,6 +142,7 @@ class Config(Section):
     on_rank_deficient: Literal["error", "pseudo_inverse"] = "error"
     download: Literal["tensor", "checkpoint"] = "tensor"
     keep_unembedding: StrictBool = True
+    mamba: Mamba = Mamba()
 
 
 def load(values: Mapping[str, Any], files: Iterable[str | Path] = ()) -> Config:

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("")
 with logged_to(log), profiled("decompose", profile, Path(log)) as clock:
     with clock("import"):
+        from files import write_json
         from machine import using_threads
         from unembedding.backends import select_backend
         from unembedding.decomposition import decompose
-        from unembedding.files import write_json
 
         backend, reason = select_backend(snakemake.params.backend)
     print(f"Backend {backend.name} on {backend.device} ({reason})")

@@ -13,9 +13,9 @@ log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("
 with logged_to(log), profiled("extract", profile, Path(log)) as clock:
     from urllib.parse import unquote
 
+    from files import write_json
     from machine import allotment
     from unembedding.extraction import extract_unembedding, open_source
-    from unembedding.files import write_json
 
     params = snakemake.params
     revision = unquote(snakemake.wildcards.revision)

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from errors import UserError
+
 
 @contextmanager
 def logged_to(path: str) -> Iterator[None]:
     """Send stdout and stderr, also those of C libraries, to the log file of a rule.
 
-    ``sys.__stderr__`` stays the terminal, for progress bars. A GeometryError ends the process
+    ``sys.__stderr__`` stays the terminal, for progress bars. A UserError ends the process
     with its message alone, in the log and on the terminal; any other exception leaves its
     traceback in the log and the place of the log on the terminal.
     """
@@ -38,12 +40,10 @@ def logged_to(path: str) -> Iterator[None]:
 
 
 def _report(error: Exception, terminal: object, log: Path) -> None:
-    from unembedding.errors import GeometryError
-
-    if isinstance(error, GeometryError):
-        message = f"Error: {error}"
+    expected = isinstance(error, UserError)
+    message = f"{'Error' if expected else type(error).__name__}: {error}"
+    print(f"{message}\n(log: {log})", file=terminal)  # type: ignore[call-overload]
+    if expected:
         print(message, file=sys.stderr)
     else:
         traceback.print_exc()
-        message = f"{type(error).__name__}: {error}"
-    print(f"{message}\n(log: {log})", file=terminal)  # type: ignore[call-overload]

@@ -11,14 +11,19 @@ SCRIPTS = Path(__file__).parent
 
 
 @cache
-def code_digest(script: str) -> str:
+def code_digest(script: str, sources: str | None = None) -> str:
     """Return a digest of a script and of every module beside it that it imports, however deep.
+
+    ``sources`` adds a folder of sources in another language.
 
     As a parameter of its rule it makes Snakemake run the rule again when any of them changes,
     which Snakemake does not see by itself.
     """
     seen: dict[Path, bytes] = {}
     _collect(SCRIPTS / script, seen)
+    if sources is not None:
+        files = (path for path in (SCRIPTS / sources).rglob("*") if path.is_file())
+        seen |= {path: path.read_bytes() for path in files}
     digest = hashlib.sha256()
     for path in sorted(seen):
         digest.update(str(path.relative_to(SCRIPTS)).encode() + b"\0" + seen[path])

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 with logged_to(snakemake.log[0]):
-    from unembedding.files import write_text
+    from files import write_text
     from unembedding.revisions import format_revisions, read_revisions, resolve_revisions
 
     target = Path(snakemake.output.pinned)

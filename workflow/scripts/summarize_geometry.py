@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 with logged_to(snakemake.log[0]):
+    from files import write_text
     from unembedding.description import summary
-    from unembedding.files import write_text
 
     write_text(Path(snakemake.output[0]), summary([Path(path) for path in snakemake.input]))

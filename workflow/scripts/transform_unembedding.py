@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("")
 with logged_to(log), profiled("transform", profile, Path(log)) as clock:
     with clock("import"):
+        from files import read_json_file, write_json
         from machine import using_threads
         from unembedding.backends import select_backend
         from unembedding.description import describe
-        from unembedding.files import read_json_file, write_json
         from unembedding.transform import transform
 
         backend, reason = select_backend(snakemake.params.backend)

@@ -40,11 +40,14 @@ def profiled(stage: str, target: Path, on_failure: Path) -> Iterator[Stopwatch]:
         profile.disable()
         sampler.stop()
         signal.signal(signal.SIGTERM, terminated)
-        _write(stage, destination, profile, sampler)
-        if destination is on_failure:
-            print(
-                f"The profile up to here is in {destination}.prof, .txt and .svg", file=sys.stderr
-            )
+        try:
+            _write(stage, destination, profile, sampler)
+            if destination is on_failure:
+                print(f"The profile up to here is in {destination}.prof, .txt and .svg")
+        except OSError:
+            if destination is target:
+                raise
+            # The disk is full, perhaps; what made the block fail is what a person has to read.
 
 
 def _exit_on_signal(signum: int, _frame: FrameType | None) -> NoReturn:

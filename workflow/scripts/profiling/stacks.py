@@ -26,7 +26,9 @@ class StackSampler:
     """
 
     def __init__(self) -> None:
-        self._seconds: defaultdict[tuple[CodeType, ...], float] = defaultdict(float)
+        # By identity, since hashing a code object hashes all that is in it.
+        self._seconds: defaultdict[tuple[int, ...], float] = defaultdict(float)
+        self._codes: dict[int, CodeType] = {}
         self._base: FrameType | None = None
         self._last = 0.0
         self._previous: Any = None
@@ -55,14 +57,17 @@ class StackSampler:
         """
         named: defaultdict[Stack, float] = defaultdict(float)
         for stack, seconds in self._seconds.items():
-            shown = (c for c in stack if not c.co_filename.startswith("<frozen importlib"))
+            codes = (self._codes[identity] for identity in stack)
+            shown = (c for c in codes if not c.co_filename.startswith("<frozen importlib"))
             named[tuple(_label(code) for code in shown)] += seconds
         return dict(named)
 
     def _sample(self, _signum: int, frame: FrameType | None) -> None:
         stack = []
         while frame is not None and frame is not self._base:
-            stack.append(frame.f_code)
+            code = frame.f_code
+            self._codes[id(code)] = code
+            stack.append(id(code))
             frame = frame.f_back
         self._add(tuple(reversed(stack)))
         # Set anew each time, not repeating, or a slow sample would be interrupted by the next. Not
@@ -70,7 +75,7 @@ class StackSampler:
         if self._running:
             signal.setitimer(signal.ITIMER_REAL, INTERVAL)
 
-    def _add(self, stack: tuple[CodeType, ...]) -> None:
+    def _add(self, stack: tuple[int, ...]) -> None:
         now = time.perf_counter()
         self._seconds[stack] += now - self._last
         self._last = now

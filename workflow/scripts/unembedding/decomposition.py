@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from files import replacing
 from profiling import Stopwatch
 from unembedding.backends import Backend
 from unembedding.errors import GeometryError
 from unembedding.extraction import UNEMBEDDING
-from unembedding.files import replacing
 from unembedding.tensor_file import SAFETENSORS, TensorFile, TensorWriter, block_rows
 
 

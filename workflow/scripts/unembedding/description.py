@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from unembedding.files import read_json_file
+from files import read_json_file
 from unembedding.revisions import parse_progress
 
 # The columns of summary.csv: where each value stands in geometry.json.

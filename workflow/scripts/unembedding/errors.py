@@ -1,9 +1,7 @@
-"""The one exception that means: a person can mend this."""
+"""What can be wrong with a checkpoint, or with where its geometry is computed."""
+
+from errors import UserError
 
 
-class GeometryError(Exception):
-    """A mistake in the input or the environment, told so that it can be mended.
-
-    The message says what happened, where (file, tensor, revision), what was expected and what was
-    found, and what to do next. It is shown without a traceback.
-    """
+class GeometryError(UserError):
+    """A checkpoint, a file or a backend that cannot be used; the message says why."""

@@ -10,10 +10,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from files import replacing
 from unembedding.checkpoint import Checkpoint
 from unembedding.dtypes import storage_dtype
 from unembedding.errors import GeometryError
-from unembedding.files import replacing
 from unembedding.revisions import local_revisions
 from unembedding.sources import LocalFolder, Source
 from unembedding.stored import StoredTensor
@@ -23,12 +23,18 @@ UNEMBEDDING = "unembedding"
 
 
 def open_source(
-    path: Path | None, repo: str | None, revision: str, commit: str, download: str
+    path: Path | None, repo: str | None, revision: str, commit: str | None, download: str
 ) -> Source:
     """Return where a revision's files are: a local folder, the Hub, or the Hub's cache.
 
     ``download`` is ``tensor`` (byte ranges) or ``checkpoint`` (the whole snapshot, cached).
+    ``commit`` is None for a revision that is not pinned, which raises GeometryError.
     """
+    if commit is None:
+        raise GeometryError(
+            f"{path or repo}: the configuration asks for no revision {revision!r}. "
+            "Add it to `revisions:`."
+        )
     if path is not None:
         return LocalFolder(local_revisions(path).get(revision, path / revision))
     from unembedding.hub import HubRepository

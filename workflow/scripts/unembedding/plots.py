@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from unembedding.files import read_json_file, write_text
+from files import read_json_file, write_text
 from unembedding.tensor_file import TensorFile
 
 matplotlib.use("svg")

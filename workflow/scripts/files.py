@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from unembedding.errors import GeometryError
+from errors import UserError
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         if error.filename not in (None, str(temporary), str(path)):
             raise  # it was not this file that failed
-        raise GeometryError(
+        raise UserError(
             f"Could not write {path}: {error.strerror}. Nothing was left behind; free some space "
             "or check the permissions, and run again."
         ) from error
@@ -49,8 +49,8 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json_file(path: Path) -> Any:
-    """Read a JSON file of this workflow; raise GeometryError, naming it, where it is damaged."""
+    """Read a JSON file of this workflow; raise UserError, naming it, where it is damaged."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise GeometryError(f"{path} cannot be read ({error}). Delete it and run again.") from None
+        raise UserError(f"{path} cannot be read ({error}). Delete it and run again.") from None

@@ -1,0 +1,18 @@
+"""One folder of compiled kernels for the whole session: compiling takes longer than all tests."""
+
+from pathlib import Path
+
+import pytest
+
+from selective_scan import load_kernel
+
+
+@pytest.fixture(scope="session")
+def scan_builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("selective-scan")
+
+
+@pytest.fixture
+def kernel(scan_builds: Path):
+    """The kernel this CPU runs fastest, loaded."""
+    return load_kernel(scan_builds)

@@ -1,0 +1,72 @@
+"""Builds: keyed, loadable side by side, and clear about what is missing."""
+
+import pytest
+import torch
+
+from selective_scan import BuildError, build, interface, load_kernel, selective_scan_fn
+from selective_scan.reference import selective_scan_reference
+from selective_scan.variants import all_variants, make_inputs
+
+
+@pytest.fixture
+def inputs():
+    return make_inputs(batch=1, dim=64, length=40, state=16)
+
+
+@pytest.mark.parametrize("level", [level for level in build.LEVELS if level != build.best_level()])
+def test_every_instruction_set_gives_the_same_results(level, scan_builds, inputs):
+    if not build.cpu_features().issuperset(build.LEVELS[level]):
+        pytest.skip(f"this CPU has no {level}")
+    results = {}
+    for name in (level, build.best_level()):
+        load_kernel(scan_builds, name)
+        results[name] = selective_scan_fn(inputs.u, inputs.delta, inputs.A, inputs.B, inputs.C)
+    torch.testing.assert_close(*results.values(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_library_is_compiled_once(scan_builds):
+    first = load_kernel(scan_builds)
+    before = first.library.stat().st_mtime_ns
+    assert load_kernel(scan_builds) == first
+    assert first.library.stat().st_mtime_ns == before
+    assert build.best_level() in first.library.name and torch.__version__ in first.library.name
+
+
+def test_a_cpu_without_the_features_is_told_which(monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "cpu_features", lambda: frozenset({"avx2", "fma"}))
+    with pytest.raises(BuildError, match="lacks f16c"):
+        load_kernel(tmp_path, "avx2")
+    assert build.best_level() == "portable"
+
+
+def test_without_a_compiler_it_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(BuildError, match="apt install g"):
+        load_kernel(tmp_path)
+
+
+def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
+    compiler = tmp_path / "broken"
+    compiler.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] || { echo no luck; exit 1; }\necho broken\n'
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(BuildError, match="no luck"):
+        load_kernel(tmp_path)
+    assert not list(tmp_path.glob("*.so"))
+
+
+def test_before_loading_it_says_how(monkeypatch, inputs):
+    monkeypatch.setattr(interface, "_kernel", None)
+    with pytest.raises(RuntimeError, match="load_kernel"):
+        selective_scan_fn(inputs.u, inputs.delta, inputs.A, inputs.B, inputs.C)
+
+
+def test_every_step_of_the_ladder_agrees_with_the_recurrence(kernel, scan_builds, inputs):
+    expected, _ = selective_scan_reference(inputs.u, inputs.delta, inputs.A, inputs.B, inputs.C)
+    for variant in all_variants(scan_builds):
+        if variant.exact and variant.name not in ("torch.compile", "associative_scan"):
+            y = variant.run(inputs)
+            assert (y - expected).abs().max() / expected.abs().max() < 1e-5, variant.name

@@ -1,0 +1,80 @@
+"""transformers' models with the fused scan and without it."""
+
+import pytest
+import torch
+
+from selective_scan import use_fused_scan
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("kernel")
+
+SIZE = {"num_hidden_layers": 2, "hidden_size": 24, "vocab_size": 50, "state_size": 16}
+
+
+@pytest.fixture(params=["Mamba", "FalconMamba"])
+def model(request):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{request.param}Config")(**SIZE)
+    return getattr(transformers, f"{request.param}ForCausalLM")(config).eval()
+
+
+def logits(model, tokens, **keywords):
+    with torch.inference_mode():
+        return model(tokens, **keywords).logits
+
+
+@pytest.mark.parametrize("convolution", [True, False])
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_logits_are_the_same(model, convolution, use_cache):
+    tokens = torch.randint(50, (2, 70))
+    plain = logits(model, tokens, use_cache=use_cache)
+    undo = use_fused_scan(model, convolution=convolution)
+    fused = logits(model, tokens, use_cache=use_cache)
+    undo()
+    assert not torch.equal(fused, plain)  # something did change
+    torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-5)
+    assert torch.equal(logits(model, tokens, use_cache=use_cache), plain)
+
+
+def test_padding_is_masked_as_before(model):
+    tokens = torch.randint(50, (2, 20))
+    mask = torch.ones_like(tokens)
+    mask[0, :7] = 0
+    plain = logits(model, tokens, attention_mask=mask)
+    use_fused_scan(model)
+    torch.testing.assert_close(
+        logits(model, tokens, attention_mask=mask), plain, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_generation_with_a_cache_gives_the_same_tokens(model):
+    tokens = torch.randint(50, (1, 12))
+    options = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": 0}
+    plain = model.generate(tokens, **options)
+    use_fused_scan(model)
+    assert torch.equal(model.generate(tokens, **options), plain)
+
+
+def test_training_keeps_the_original_code(model):
+    use_fused_scan(model)
+    tokens = torch.randint(50, (1, 9))
+    model.train()
+    model(tokens, labels=tokens).loss.backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+
+
+def test_other_models_of_the_class_stay_as_they_are(model):
+    other = type(model)(model.config).eval()
+    use_fused_scan(model)
+    mixers = [m for m in other.modules() if type(m).__name__.endswith("Mixer")]
+    assert mixers and all("forward" not in vars(mixer) for mixer in mixers)
+
+
+def test_twice_is_an_error_and_so_is_another_model(model):
+    undo = use_fused_scan(model)
+    with pytest.raises(RuntimeError, match="already"):
+        use_fused_scan(model)
+    undo()
+    undo()  # harmless
+    with pytest.raises(TypeError, match="no Mamba"):
+        use_fused_scan(torch.nn.Linear(2, 2))

@@ -1,0 +1,167 @@
+"""Each mistake ends in a message that a person can act on, and no result that could be believed."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from checkpoints import by_hand, matrix, random_matrix
+from running import snakemake
+
+SCREEN = 60  # lines, of which Snakemake's own about the job take half
+MODEL = {"path": "models/good"}
+ODD = {"some.matrix": random_matrix(6, 64, 8), "some.vector": torch.zeros(8)}
+
+# Configuration, and what the message has to say.
+CONFIGURATIONS = {
+    "unknown key": ({"models": {"m": MODEL}, "precison": "float32"}, ["precison", "'precision'"]),
+    "unknown key of a model": ({"models": {"m": {**MODEL, "row": 3}}}, ["models.m.row", "'rows'"]),
+    "unknown backend": ({"models": {"m": MODEL}, "backend": "jax"}, ["backend", "'cupy'", "'jax'"]),
+    "repo and path": ({"models": {"m": {**MODEL, "repo": "a/b"}}}, ["models.m", "`path:`", "both"]),
+    "neither": ({"models": {"m": {"rows": 3}}}, ["models.m", "`repo:`", "neither"]),
+    "one folder": ({"models": {"OLMo": MODEL, "olmo": MODEL}}, ["'OLMo'", "'olmo'", "share"]),
+    "no folder": ({"models": {"a/b": MODEL}}, ["a/b", "folder"]),
+    "no models": ({"backend": "numpy"}, ["models", "missing"]),
+}
+
+
+@pytest.mark.parametrize("mistake", CONFIGURATIONS)
+def test_a_wrong_configuration_is_told_before_any_job(tmp_path, mistake):
+    config, said = CONFIGURATIONS[mistake]
+    run = snakemake(tmp_path, config)
+    assert run.code != 0
+    assert all(words in run.output for words in said), run.output
+    assert "Traceback" not in run.output
+    assert len(run.output.splitlines()) < 20
+    assert run.jobs == set()
+
+
+def test_all_mistakes_are_told_at_once(tmp_path):
+    config = {"models": {"m": {"rows": 0}}, "backend": "jax", "colour": "red"}
+    output = snakemake(tmp_path, config).output
+    assert all(path in output for path in ("models.m", "backend", "colour")), output
+
+
+# A damaged checkpoint by its builder, what the configuration adds, and what the message says.
+def truncated(folder):
+    matrix(folder, random_matrix(1, 64, 8))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+
+def not_finite(folder):
+    gamma = random_matrix(1, 64, 8)
+    gamma[3, 5], gamma[40, 0] = torch.nan, torch.inf
+    matrix(folder, gamma)
+
+
+def config_only(folder):
+    by_hand(folder, {}, "weights.pt", model_type="olmo")
+    (folder / "weights.pt").unlink()
+
+
+def of_shape(*shape):
+    return lambda folder: matrix(folder, torch.randn(*shape))
+
+
+CHECKPOINTS = {
+    "no-folder": (lambda folder: None, {}, ["no folder", "models/no-folder"]),
+    "no-revision": (
+        lambda folder: matrix(folder / "step10", random_matrix(1)),
+        {"revisions": ["step11"]},
+        ["'step11': the nearest are step10"],
+    ),
+    "no-weights": (config_only, {}, ["no weights", "config.json"]),
+    "vector": (of_shape(64), {}, ["'lm_head.weight'", "[64]", "matrix"]),
+    "flat": (of_shape(6, 8), {}, ["rank 5 of 8", "6 rows", "pseudo_inverse"]),
+    "nan": (not_finite, {}, ["'lm_head.weight'", "2 values", "nan at row 3, column 5"]),
+    "truncated": (truncated, {}, ["truncated", "model.safetensors", "1948"]),
+    "rows": (of_shape(64, 8), {"rows": 65}, ["`rows: 65`", "64 rows"]),
+    "unknown": (lambda folder: by_hand(folder, ODD), {}, ["some.matrix  64 × 8", "`unembedding:`"]),
+}
+
+
+@pytest.fixture(scope="module")
+def kept_going(tmp_path_factory):
+    """One run of all of them beside a good model, with --keep-going."""
+    folder = tmp_path_factory.mktemp("bad")
+    matrix(folder / "models/good", random_matrix(1))
+    models = {"good": MODEL}
+    for name, (build, adds, _) in CHECKPOINTS.items():
+        build(folder / "models" / name)
+        models[name] = {"path": f"models/{name}", **adds}
+    run = snakemake(folder, {"models": models}, "--keep-going")
+    return SimpleNamespace(folder=folder, run=run, results=folder / "results/geometry")
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_bad_checkpoint_is_explained_on_the_terminal_and_in_the_log(kept_going, name):
+    said = CHECKPOINTS[name][2]
+    log = "\n".join(
+        f.read_text() for f in (kept_going.folder / f"logs/geometry/{name}").rglob("*.log")
+    )
+    assert all(words in kept_going.run.output for words in said), kept_going.run.output
+    assert all(words in log for words in said), log
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_bad_checkpoint_leaves_no_result(kept_going, name):
+    found = {path.name for path in (kept_going.results / name).rglob("*") if path.is_file()}
+    assert not found & {"causal.safetensors", "geometry.json", "summary.csv", "spectrum.svg"}
+    assert not [path for path in found if path.endswith(".tmp")]
+
+
+def test_the_other_models_finish(kept_going):
+    assert (kept_going.results / "good/local/geometry.json").exists()
+    assert (kept_going.results / "good/plots/spectrum.svg").exists()
+
+
+def test_the_exit_status_tells_of_the_failure(kept_going):
+    assert kept_going.run.code != 0
+    assert not (kept_going.results / "summary.csv").exists()
+
+
+def test_nobody_sees_a_traceback(kept_going):
+    assert "Traceback" not in kept_going.run.output
+    assert not [log for log in kept_going.folder.rglob("*.log") if "Traceback" in log.read_text()]
+
+
+def test_one_mistake_fits_on_a_screen(tmp_path):
+    truncated(tmp_path / "models/bad")
+    run = snakemake(tmp_path, {"models": {"bad": {"path": "models/bad"}}})
+    after = run.output[run.output.index("Error: ") :]
+    assert len(after.splitlines()) < SCREEN, after
+
+
+def test_cupy_without_a_graphics_card_is_an_error_in_plain_words(workspace, config):
+    target = "results/geometry/second/local/decomposition.safetensors"
+    asked = {**config, "backend": "cupy"}
+    run = snakemake(workspace, asked, target, CUDA_VISIBLE_DEVICES="")
+    assert run.code != 0
+    assert "Error: CuPy" in run.output
+    assert "Traceback" not in run.output
+    assert not (workspace / target).exists()
+
+
+def test_a_bug_leaves_its_traceback_in_the_log_and_says_where(workspace, config, home):
+    module = home / "workflow/scripts/unembedding/decomposition.py"
+    module.write_text(
+        module.read_text().replace("    gamma = Tensor", "    1 / 0\n    gamma = Tensor", 1)
+    )
+    target = "results/geometry/second/local/decomposition.safetensors"
+    run = snakemake(workspace, config, target, home=home)
+    log = "logs/geometry/second/local/decompose.log"
+    assert run.code != 0
+    assert "ZeroDivisionError: division by zero" in run.output
+    assert log in run.output
+    traceback = (workspace / log).read_text()
+    assert "Traceback" in traceback and "decomposition.py" in traceback
+
+
+def test_a_failed_import_is_in_the_log_too(workspace, config, home):
+    module = home / "workflow/scripts/unembedding/decomposition.py"
+    module.write_text(module.read_text() + "import no_such_module\n")
+    target = "results/geometry/second/local/decomposition.safetensors"
+    run = snakemake(workspace, config, target, home=home)
+    assert run.code != 0
+    log = (workspace / "logs/geometry/second/local/decompose.log").read_text()
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in log

@@ -1,0 +1,76 @@
+"""The mamba branch: the fused selective scan, measured, and a whole model with it.
+
+In:  `mamba:` in the configuration, and the sequence file and model that it names, if any.
+Out: results/mamba/build/kernel.json  the compiled kernel: library, compiler, flags
+     results/mamba/scan.csv, .svg     one row per variant and length; the log-log plot
+     results/mamba/profile/           before.txt, after.txt, model.json
+"""
+
+
+rule mamba:
+    """Everything of this branch."""
+    input:
+        "results/mamba/scan.csv",
+        "results/mamba/profile/model.json",
+
+
+rule build_selective_scan:
+    """Compile the kernel for the CPU this job runs on."""
+    output:
+        record="results/mamba/build/kernel.json",
+    log:
+        "logs/mamba/build_selective_scan.log",
+    conda:
+        "../../envs/mamba.yaml"
+    threads: 2
+    resources:
+        mem_mb=3000,
+    params:
+        code=code_digest("build_selective_scan.py", "selective_scan/csrc"),
+    script:
+        "../scripts/build_selective_scan.py"
+
+
+rule benchmark_scan:
+    """Time the ladder, its competitors and the limits at every length."""
+    input:
+        record="results/mamba/build/kernel.json",
+    output:
+        table=mamba_result("results/mamba/scan.csv", "scan_table"),
+        figure=mamba_result("results/mamba/scan.svg", "scan_figure"),
+    log:
+        "logs/mamba/benchmark_scan.log",
+    conda:
+        "../../envs/mamba.yaml"
+    threads: CONFIG.mamba.threads
+    resources:
+        mem_mb=8000,
+    params:
+        scan=CONFIG.mamba.scan.model_dump(),
+        code=code_digest("benchmark_scan.py"),
+    script:
+        "../scripts/benchmark_scan.py"
+
+
+rule profile_mamba_model:
+    """Profile a whole model before and after."""
+    input:
+        record="results/mamba/build/kernel.json",
+        sequence=CONFIG.mamba.sequence.path or [],
+    output:
+        before=mamba_result("results/mamba/profile/before.txt", "mamba_model"),
+        after=mamba_result("results/mamba/profile/after.txt", "mamba_model"),
+        summary=mamba_result("results/mamba/profile/model.json", "mamba_model"),
+    log:
+        "logs/mamba/profile_mamba_model.log",
+    conda:
+        "../../envs/mamba.yaml"
+    threads: CONFIG.mamba.threads
+    resources:
+        mem_mb=8000,
+    params:
+        model=CONFIG.mamba.model.model_dump(),
+        sequence=CONFIG.mamba.sequence.model_dump(),
+        code=code_digest("profile_mamba_model.py"),
+    script:
+        "../scripts/profile_mamba_model.py"

@@ -1,0 +1,25 @@
+"""Compile the scan kernel for this machine, and record what was made with what."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joblog import logged_to
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+with logged_to(snakemake.log[0]):
+    from files import write_json
+    from selective_scan.build import build, build_ladder
+
+    record = Path(snakemake.output.record)
+    kernel = build(record.parent)
+    ladder = build_ladder(record.parent)
+    described = {
+        "library": kernel.library.name,
+        "ladder": ladder.library.name,
+        "level": kernel.level,
+        "compiler": kernel.compiler,
+        "flags": list(kernel.flags),
+    }
+    write_json(record, described)

@@ -1,0 +1,26 @@
+"""Profile a forward pass of a Mamba model with the fused scan off, then on."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joblog import logged_to
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+with logged_to(snakemake.log[0]):
+    import torch
+
+    from files import write_json, write_text
+    from selective_scan import load_kernel
+    from selective_scan.model import compare, load_model, load_tokens
+
+    torch.set_num_threads(snakemake.threads)
+    load_kernel(Path(snakemake.input.record).parent)
+    model = load_model(**snakemake.params.model)
+    vocabulary = model.get_input_embeddings().num_embeddings
+    tokens = load_tokens(vocabulary=vocabulary, **snakemake.params.sequence)
+    result = compare(model, tokens)
+    write_text(Path(snakemake.output.before), result.before)
+    write_text(Path(snakemake.output.after), result.after)
+    write_json(Path(snakemake.output.summary), result.summary)

@@ -1,0 +1,184 @@
+"""Time the variants against each other, in one process, interleaved, each checked before.
+
+On a shared machine the minutes differ more than the variants do: the rounds go through all
+variants in turn, so that a slow minute falls on all of them, and ratios of medians survive.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from errors import UserError
+from selective_scan.reference import selective_scan_reference
+from selective_scan.variants import Inputs, Variant, make_inputs
+
+TOLERANCE = 1e-5  # of the largest value, against float64
+FIT_FROM = 8192  # lengths below are ruled by what a call costs at all
+
+Row = dict[str, Any]
+
+
+class Disagreement(AssertionError):
+    """A variant whose result is not the recurrence's."""
+
+
+class TooFewCores(UserError):
+    """A machine on which the benchmark would not measure what it says."""
+
+
+def available_memory() -> int:
+    """Bytes that can be allocated without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def require_cores(threads: int) -> None:
+    """Raise TooFewCores unless this process may run on that many cores."""
+    cores = len(os.sched_getaffinity(0))
+    if cores < threads:
+        raise TooFewCores(
+            f"{threads} threads were asked for, and the machine gave {cores} cores. "
+            "Set `mamba.threads` to what it gives."
+        )
+
+
+def benchmark(
+    variants: list[Variant],
+    lengths: list[int],
+    batch: int = 1,
+    dim: int = 64,
+    state: int = 16,
+    repeats: int = 7,
+    seconds_per_call: float = 0.5,
+    threads: int = 1,
+) -> list[Row]:
+    """One row for each variant and length; what was left out has its reason under `skipped`.
+
+    Raises Disagreement if a variant's output is further than TOLERANCE from the float64 recurrence.
+    """
+    require_cores(threads)
+    torch.set_num_threads(threads)
+    rows: list[Row] = []
+    seconds: dict[str, float] = {}  # of each variant's last call, by which the next is judged
+    for previous, length in zip([0, *lengths], lengths, strict=False):
+        inputs = make_inputs(batch, dim, length, state)
+        growth = length / previous if previous else 1.0
+        reasons = {
+            v.name: reason_to_skip(v, inputs, seconds.get(v.name, 0.0) * growth, seconds_per_call)
+            for v in variants
+        }
+        chosen = [v for v in variants if not reasons[v.name]]
+        errors = check(chosen, inputs, seconds)
+        times = rounds(chosen, inputs, repeats, seconds, seconds_per_call)
+        base = {"length": length, "batch": batch, "dim": dim, "state": state, "dtype": "float32"}
+        for v in variants:
+            row = {"variant": v.name, **base, "threads": 1 if v.one_thread else threads}
+            measured = times.get(v.name)
+            row |= {"skipped": reasons[v.name], "error": errors.get(v.name)}
+            rows.append(row | (spread(measured) if measured else {}))
+    add_exponents(rows)
+    return rows
+
+
+def reason_to_skip(variant: Variant, inputs: Inputs, expected: float, allowed: float) -> str:
+    """Why a variant cannot be run at this size, or an empty string."""
+    length, needs = inputs.u.shape[2], variant.floats * inputs.elements * 4
+    if variant.longest and length > variant.longest[0]:
+        return f"only to length {variant.longest[0]}: {variant.longest[1]}"
+    if needs > 0.7 * available_memory():
+        return f"needs {needs / 1e9:.1f} GB for (batch, length, dim, state) intermediates"
+    if expected > allowed:
+        return f"a call would take about {expected:.1f} s"
+    return ""
+
+
+@torch.inference_mode()
+def check(variants: list[Variant], inputs: Inputs, seconds: dict[str, float]) -> dict[str, float]:
+    """Run each once, which also warms it up; the largest error relative to the largest value."""
+    expected, _ = selective_scan_reference(inputs.u, inputs.delta, inputs.A, inputs.B, inputs.C)
+    errors = {}
+    for variant in variants:
+        y = variant.run(inputs)
+        seconds[variant.name] = timed(variant.run, inputs)
+        if variant.exact:
+            error = ((y - expected).abs().max() / expected.abs().max()).item()
+            if not error <= TOLERANCE:
+                raise Disagreement(
+                    f"{variant.name} is {error:.1e} off the recurrence at length "
+                    f"{inputs.u.shape[2]} (allowed: {TOLERANCE:.0e})"
+                )
+            errors[variant.name] = error
+    return errors
+
+
+@torch.inference_mode()
+def rounds(
+    variants: list[Variant],
+    inputs: Inputs,
+    repeats: int,
+    seconds: dict[str, float],
+    allowed: float,
+) -> dict[str, list[float]]:
+    """Seconds of every repeat; a slow variant sits out the later rounds, never the first two."""
+    times: dict[str, list[float]] = {variant.name: [] for variant in variants}
+    for turn in range(repeats):
+        for variant in variants:
+            if turn < 2 or seconds[variant.name] * turn < allowed:
+                times[variant.name].append(timed(variant.run, inputs))
+    return times
+
+
+def timed(run: Callable[[Inputs], Any], inputs: Inputs) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    run(inputs)
+    return time.perf_counter() - start
+
+
+def spread(seconds: list[float]) -> Row:
+    """Median, fastest and slowest in milliseconds."""
+    return {
+        "median_ms": 1e3 * statistics.median(seconds),
+        "fastest_ms": 1e3 * min(seconds),
+        "slowest_ms": 1e3 * max(seconds),
+        "repeats": len(seconds),
+    }
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as CSV, with every column that any of them has."""
+    text = io.StringIO()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def add_exponents(rows: list[Row]) -> None:
+    """The slope of log time against log length, from FIT_FROM up, into each variant's rows."""
+    for name in {row["variant"] for row in rows}:
+        own = [row for row in rows if row["variant"] == name]
+        points = [
+            (math.log(row["length"]), math.log(row["median_ms"]))
+            for row in own
+            if row.get("median_ms") and row["length"] >= FIT_FROM
+        ]
+        slope = None
+        if len(points) > 1:
+            xs, ys = zip(*points, strict=True)
+            slope = statistics.linear_regression(xs, ys).slope
+        for row in own:
+            row["exponent"] = slope

@@ -1,0 +1,187 @@
+"""Compile the kernel with the system's C++ compiler, and load it.
+
+A build is one shared library, named after everything it depends on: the instruction set, torch's
+version, the compiler and its flags, the sources. It is written under a temporary name and renamed,
+so that jobs that share a folder never load half a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from errors import UserError
+
+SOURCES = Path(__file__).parent / "csrc"
+
+# What the CPU must offer, and how the compiler is told to use it, best first. Explicit features
+# and no -march=native: the name of the build then says what it needs.
+LEVELS: dict[str, tuple[str, ...]] = {
+    "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c"),
+    "avx2": ("avx2", "fma", "f16c"),
+    "portable": (),
+}
+
+# No -ffast-math: linked into a library, it flushes subnormals to zero in the whole process.
+# The two -fno- flags only drop errno and floating-point traps, which nobody here reads.
+FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fopenmp")
+
+INSTALL_HINT = (
+    "install one, for example with `apt install g++` or `conda install -c conda-forge gxx`, "
+    "or name yours in the environment variable CXX"
+)
+
+
+class BuildError(UserError, RuntimeError):
+    """The kernel cannot be compiled, or not be loaded on this machine; the message says why."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """A compiled kernel: what it is, and what it was made with."""
+
+    library: Path
+    level: str
+    compiler: str
+    flags: tuple[str, ...]
+
+
+@cache
+def cpu_features() -> frozenset[str]:
+    """The features of this machine's CPU, in Linux's names; empty where there is no such list."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line.split(":")[1].split() for line in lines if "flags" in line), []))
+
+
+def best_level() -> str:
+    """The fastest level this CPU can run."""
+    return next(level for level, needs in LEVELS.items() if cpu_features().issuperset(needs))
+
+
+def require_level(level: str) -> None:
+    """Raise BuildError, naming the missing features, if this CPU cannot run `level`."""
+    missing = [feature for feature in LEVELS[level] if feature not in cpu_features()]
+    if missing:
+        raise BuildError(
+            f"the scan kernel was built for {level}, but this CPU ({platform.node()}) lacks "
+            f"{', '.join(missing)}: build it again on this machine"
+        )
+
+
+def find_compiler() -> str:
+    """The C++ compiler: $CXX, else g++, else c++. Raises BuildError if there is none."""
+    for name in (os.environ.get("CXX"), "g++", "c++"):
+        if name and shutil.which(name):
+            return name
+    raise BuildError(f"no C++ compiler was found to compile the scan kernel: {INSTALL_HINT}")
+
+
+def compiler_version(compiler: str) -> str:
+    """The first line of what the compiler says about itself."""
+    return _run([compiler, "--version"]).splitlines()[0]
+
+
+def level_flags(level: str) -> tuple[str, ...]:
+    """FLAGS and the instruction set."""
+    wide = ("-mprefer-vector-width=512",) if level == "avx512" else ()
+    return (*FLAGS, *(f"-m{feature}" for feature in LEVELS[level]), *wide)
+
+
+def build(folder: Path, level: str | None = None) -> Build:
+    """Compile the kernel into `folder`, unless the same build is there already.
+
+    level: one of LEVELS; by default the best one of this CPU. Raises BuildError.
+    """
+    import torch
+
+    level = level or best_level()
+    compiler = find_compiler()
+    version = compiler_version(compiler)
+    flags = level_flags(level)
+    sources = sorted(SOURCES.glob("*.cpp"))
+    parts = [torch.__version__, version, *flags]
+    parts += [path.read_text() for path in sorted(SOURCES.glob("*.[ch]*"))]
+    library = folder / f"selective_scan-{level}-torch{torch.__version__}-{_digest(parts)}.so"
+    if not library.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _compile(compiler, flags, level, sources, library)
+    return Build(library, level, version, flags)
+
+
+def build_ladder(folder: Path, level: str | None = None) -> Build:
+    """Compile the steps that lead to the kernel, and the limits, as plain C functions."""
+    level = level or best_level()
+    compiler = find_compiler()
+    version = compiler_version(compiler)
+    flags = tuple(flag for flag in level_flags(level) if flag != "-fopenmp")
+    sources = sorted((SOURCES / "ladder").glob("*.cpp"))
+    parts = [version, *flags, (SOURCES / "vec.h").read_text()]
+    parts += [path.read_text() for path in sorted((SOURCES / "ladder").iterdir())]
+    library = folder / f"ladder-{level}-{_digest(parts)}.so"
+    if not library.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        compile_library(compiler, [*flags, *map(str, sources)], library)
+    return Build(library, level, version, flags)
+
+
+def load(build: Build) -> None:
+    """Register the operator in this process. Raises BuildError if the CPU lacks a feature."""
+    import torch
+
+    require_level(build.level)
+    torch.ops.load_library(str(build.library))
+
+
+def compile_library(compiler: str, arguments: list[str], library: Path) -> None:
+    """Compile to a temporary name beside `library`, then rename. Raises BuildError."""
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as folder:
+        partial = Path(folder) / library.name
+        _run([compiler, *arguments, "-shared", "-o", str(partial)])
+        partial.rename(library)
+
+
+def _compile(
+    compiler: str, flags: tuple[str, ...], level: str, sources: list[Path], library: Path
+) -> None:
+    """Compile the sources side by side (torch's headers take most of the time), then link."""
+    from torch.utils.cpp_extension import include_paths, library_paths
+
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as folder:
+        jobs, objects = [], []
+        for source in sources:
+            objects.append(str(Path(folder) / f"{source.stem}.o"))
+            command = [compiler, *flags, f"-DSCAN_NAMESPACE=selective_scan_{level}", "-c"]
+            command += [f"-isystem{path}" for path in include_paths()]
+            command += [str(source), "-o", objects[-1]]
+            jobs.append(
+                subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                )
+            )
+        outputs = [job.communicate()[0] for job in jobs]
+        for job, output in zip(jobs, outputs, strict=True):
+            if job.returncode:
+                raise BuildError(f"the scan kernel does not compile with {compiler}:\n{output}")
+        links = [f"-L{path}" for path in library_paths()]
+        compile_library(compiler, [*objects, "-fopenmp", *links, "-ltorch_cpu", "-lc10"], library)
+
+
+def _digest(parts: list[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise BuildError(f"`{command[0]}` failed:\n{done.stderr or done.stdout}")
+    return done.stdout

@@ -1,0 +1,148 @@
+"""A whole Mamba model, before and after: where its time goes, and what the fused scan changes."""
+
+from __future__ import annotations
+
+import cProfile
+import io
+import pstats
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from selective_scan.patch import use_fused_scan
+
+# Operators by what they are for; whatever none of these names is "other".
+PARTS = {
+    "linear projections": ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear"),
+    "convolution": ("convolution", "conv1d"),
+    "scan": ("selective_scan",),
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two cProfile tables, and the numbers drawn from both."""
+
+    before: str
+    after: str
+    summary: dict[str, Any]
+
+
+def load_model(
+    path: str | None = None,
+    revision: str | None = None,
+    layers: int = 4,
+    width: int = 256,
+    state: int = 16,
+    vocabulary: int = 1024,
+) -> Any:
+    """A Mamba of this shape with random weights or, given a path, a repository's or folder's."""
+    from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
+
+    torch.manual_seed(0)
+    if path is not None:
+        return AutoModelForCausalLM.from_pretrained(path, revision=revision).eval()
+    config = MambaConfig(
+        num_hidden_layers=layers, hidden_size=width, state_size=state, vocab_size=vocabulary
+    )
+    return MambaForCausalLM(config).eval()
+
+
+def load_tokens(
+    vocabulary: int, kind: str = "random", path: str | None = None, length: int = 512
+) -> Tensor:
+    """(1, length) token ids: random ones, or the characters of a text or FASTA file as bytes.
+
+    A file shorter than `length` gives what it has. Raises ValueError if kind needs a path.
+    """
+    if kind == "random":
+        return torch.randint(vocabulary, (1, length), generator=torch.Generator().manual_seed(0))
+    if path is None:
+        raise ValueError(f"mamba.sequence.kind is {kind!r}, which needs mamba.sequence.path")
+    text = Path(path).read_text()
+    if kind == "fasta":
+        text = "".join(line.strip() for line in text.splitlines() if not line.startswith(">"))
+    codes = torch.tensor(list(text[:length].encode()))
+    return codes.remainder(vocabulary)[None]
+
+
+def compare(model: nn.Module, tokens: Tensor, repeats: int = 3) -> Comparison:
+    """Profile a forward pass with the fused scan off and on; compare times and logits."""
+    before_logits = forward(model, tokens)
+    before, before_share = profile(model, tokens), shares(model, tokens)
+    memory_before = peak_memory()
+    undo = use_fused_scan(model)
+    after_logits = forward(model, tokens)
+    after, after_share = profile(model, tokens), shares(model, tokens)
+    undo()
+    times = interleaved(model, tokens, repeats)
+    scale = before_logits.abs().max()
+    summary = {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "length": tokens.shape[1],
+        "threads": torch.get_num_threads(),
+        "seconds": times,
+        "speed_up": {name: times["off"] / times[name] for name in times},
+        "shares_before": before_share,
+        "shares_after": after_share,
+        "largest_relative_difference_in_logits": (
+            (after_logits - before_logits).abs().max() / scale
+        ).item(),
+        # The process's peak so far, so the second is of both; the scan's own is what it adds.
+        "peak_bytes_before": memory_before,
+        "peak_bytes_in_all": peak_memory(),
+        "top_rows": {"before": before.splitlines()[:20], "after": after.splitlines()[:20]},
+    }
+    return Comparison(before, after, summary)
+
+
+def interleaved(model: nn.Module, tokens: Tensor, repeats: int) -> dict[str, float]:
+    """The median seconds of a forward pass: as it is, with the scan, and with the convolution."""
+    seconds: dict[str, list[float]] = {"off": [], "scan": [], "scan and convolution": []}
+    for _ in range(repeats):
+        for name, own in seconds.items():
+            undo = use_fused_scan(model, name != "scan") if name != "off" else lambda: None
+            start = time.perf_counter()
+            forward(model, tokens)
+            own.append(time.perf_counter() - start)
+            undo()
+    return {name: sorted(own)[len(own) // 2] for name, own in seconds.items()}
+
+
+@torch.inference_mode()
+def forward(model: nn.Module, tokens: Tensor) -> Tensor:
+    """The logits, without a cache."""
+    return model(tokens, use_cache=False).logits
+
+
+def profile(model: nn.Module, tokens: Tensor) -> str:
+    """cProfile's table of a forward pass, by the time spent in each function itself."""
+    profiler = cProfile.Profile()
+    profiler.runcall(forward, model, tokens)
+    table = io.StringIO()
+    pstats.Stats(profiler, stream=table).strip_dirs().sort_stats("tottime").print_stats(40)
+    return table.getvalue()
+
+
+def shares(model: nn.Module, tokens: Tensor) -> dict[str, float]:
+    """The share of each of PARTS in the time of torch's operators."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as trace
+
+    with trace(activities=[ProfilerActivity.CPU]) as events:
+        forward(model, tokens)
+    total = dict.fromkeys([*PARTS, "other"], 0.0)
+    for event in events.key_averages():
+        matching = (part for part, names in PARTS.items() if any(n in event.key for n in names))
+        total[next(matching, "other")] += event.self_cpu_time_total
+    return {part: spent / sum(total.values()) for part, spent in total.items()}
+
+
+def peak_memory() -> int:
+    """The most bytes this process has had resident."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,111 @@
+"""Make a transformers Mamba model use the fused kernels, and undo it.
+
+transformers' own hook, `use_kernel_func_from_hub_with_fallback`, chooses an implementation once,
+while the model's module is imported, for every model of the process, from a package on the path or
+from the Hub (with the `kernels` package): it has no place for a function handed over later, and no
+way back. So each mixer of this one model gets its own copy of transformers' forward, the same code
+in which the names of the functions mean ours. Other models, and the class, stay as they are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from selective_scan.interface import kernel, selective_scan_fn
+
+MIXERS = ("MambaMixer", "FalconMambaMixer")
+_FLAG = "_fused_scan"
+
+
+def use_fused_scan(model: nn.Module, convolution: bool = True) -> Callable[[], None]:
+    """Run the selective scan of every mixer of a Mamba or FalconMamba model by the fused kernel.
+
+    convolution: the causal convolution and its SiLU too. Returns a function that undoes it all.
+    Training, other devices than the CPU and a cache that already holds a state during a long
+    input keep transformers' code. Raises TypeError if the model has no such mixer, RuntimeError if
+    the kernel is not loaded or the model uses it already.
+    """
+    kernel()  # tells at once, and not in the first forward pass, if it is not loaded
+    mixers = [module for module in model.modules() if type(module).__name__ in MIXERS]
+    if not mixers:
+        raise TypeError(
+            f"{type(model).__name__} has no Mamba or FalconMamba mixer; use_fused_scan knows "
+            f"{' and '.join(MIXERS)} of transformers"
+        )
+    if any(hasattr(mixer, _FLAG) for mixer in mixers):
+        raise RuntimeError("this model uses the fused scan already: undo that first")
+    for mixer in mixers:
+        original = inspect.unwrap(type(mixer).forward)
+        names = {"mamba_selective_scan": _scan_or(original.__globals__["mamba_selective_scan"])}
+        if convolution:
+            names["causal_conv1d_fn"] = _conv_or(original.__globals__["causal_conv1d_fn"])
+        mixer.forward = MethodType(_with_names(original, names), mixer)
+        setattr(mixer, _FLAG, True)
+
+    def undo() -> None:
+        for mixer in mixers:
+            if hasattr(mixer, _FLAG):
+                delattr(mixer, _FLAG)
+                del mixer.forward
+
+    return undo
+
+
+def _with_names(function: FunctionType, names: dict[str, Any]) -> FunctionType:
+    """The same code, in which some global names mean something else."""
+    return FunctionType(
+        function.__code__,
+        {**function.__globals__, **names},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+
+
+def _usable(*tensors: Tensor | None) -> bool:
+    given = [tensor for tensor in tensors if tensor is not None]
+    graded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+    return not graded and all(tensor.device.type in ("cpu", "meta") for tensor in given)
+
+
+def _scan_or(fallback: Callable[..., Any]) -> Callable[..., Any]:
+    def scan(
+        u: Tensor,
+        delta: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None = None,
+        z: Tensor | None = None,
+        delta_bias: Tensor | None = None,
+        delta_softplus: bool = False,
+        return_last_state: bool = False,
+        **others: Any,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        operands = (u, delta, A, B, C, D, z, delta_bias)
+        run = selective_scan_fn if _usable(*operands) else fallback
+        keywords = {} if run is selective_scan_fn else others
+        return run(*operands, delta_softplus, return_last_state, **keywords)
+
+    return scan
+
+
+def _conv_or(fallback: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def convolve(
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+        **others: Any,
+    ) -> Tensor:
+        if activation in (None, "silu", "swish") and _usable(x, weight, bias):
+            return kernel().causal_conv1d(x, weight, bias, activation is not None)
+        return fallback(x, weight, bias, activation=activation, **others)
+
+    return convolve
