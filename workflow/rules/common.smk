@@ -155,7 +155,7 @@ def announce():
 
 
 def in_all(section):
-    """Return whether a branch is part of `rule all`: where the configuration has its section."""
+    """Return whether the configuration has a branch's section, which makes it part of `rule all`."""
     return section in CONFIG.model_fields_set
 
 
