@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requi
 .PHONY: run test test-slurm test-conda bench clean
 
 run: $(VENV)/run.installed
-	$(BIN)/snakemake --cores $(CORES)
+	$(BIN)/snakemake --cores $(CORES) --keep-going
 
 test: $(VENV)/test.installed
 	$(BIN)/ruff check .
@@ -26,7 +26,10 @@ test-conda: $(VENV)/test.installed
 	$(BIN)/python -m pytest tests/conda
 
 bench: $(VENV)/run.installed
+	$(PIP) --no-deps -r requirements/bench.txt
 	$(BIN)/python benchmarks/geometry.py
+	$(BIN)/python benchmarks/backends.py
+	PYTHONPATH=workflow/scripts $(BIN)/python benchmarks/scan.py results/mamba/build
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=…")'

@@ -11,6 +11,7 @@ if not workflow.overwrite_configfiles:
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/geometry.smk"
+include: "workflow/rules/backends.smk"
 include: "workflow/rules/mamba.smk"
 
 
@@ -18,7 +19,8 @@ rule all:
     default_target: True
     input:
         rules.geometry.input,
-        # Not for every sweep: only where the configuration has the section.
+        # Not for the many runs of a sweep: only where the configuration has their sections.
+        rules.backends.input if in_all("backends") else [],
         rules.mamba.input if in_all("mamba") else [],
 
 

@@ -32,33 +32,18 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", str(CORES))
 import numpy as np  # noqa: E402
 from scipy.linalg import blas, eigh  # noqa: E402
 
-from files import replacing  # noqa: E402
+from comparison.matrices import write_unembedding  # noqa: E402
 from machine import cpu_model  # noqa: E402
 from profiling import Stopwatch  # noqa: E402
 from unembedding.backends.numpy_backend import NumpyBackend  # noqa: E402
 from unembedding.decomposition import decompose  # noqa: E402
 from unembedding.errors import GeometryError  # noqa: E402
 from unembedding.extraction import UNEMBEDDING  # noqa: E402
-from unembedding.tensor_file import TensorFile, TensorWriter  # noqa: E402
+from unembedding.tensor_file import TensorFile  # noqa: E402
 from unembedding.transform import G, transform  # noqa: E402
 
 CONDITION = 1e5  # as large as trained models have; float32 still tells it from a singular matrix
 RESIDUAL = "whitening residual"
-
-
-def make_unembedding(path: Path, rows: int, width: int, condition: float = CONDITION) -> None:
-    """Write a matrix whose covariance has a power-law spectrum of the given condition number."""
-    rng = np.random.default_rng(0)
-    scale = np.arange(1, width + 1) ** (-0.5 * np.log(condition) / np.log(width))
-    rotation = np.linalg.qr(rng.standard_normal((width, width), dtype=np.float32))[0]
-    mixing = scale.astype(np.float32)[:, None] * rotation
-    mean = 0.1 * rng.standard_normal(width, dtype=np.float32)
-    with replacing(path) as file:
-        writer = TensorWriter(file, {UNEMBEDDING: ("F32", (rows, width))}, {})
-        for first in range(0, rows, 4096):
-            count = min(4096, rows - first)
-            writer.write(rng.standard_normal((count, width), dtype=np.float32) @ mixing + mean)
-        writer.close()
 
 
 def straightforward(gamma_file: Path, folder: Path) -> dict[str, float]:
@@ -130,7 +115,7 @@ def best(runs: list[dict[str, float]], leave_out: str = "") -> float:
 def compare(rows: int, width: int, repeats: int, folder: Path) -> None:
     """Print the table of one width."""
     gamma_file = folder / "unembedding.safetensors"
-    make_unembedding(gamma_file, rows, width)
+    write_unembedding(gamma_file, rows, width, CONDITION)
     contestants: dict[str, Callable[[], dict[str, float]]] = {
         "straightforward (float32)": lambda: straightforward(gamma_file, folder)
     }
@@ -173,7 +158,7 @@ def residuals(folder: Path) -> None:
     print("| condition number | float64 | float32 |")
     print("|---|---|---|")
     for condition in (1e2, 1e4, 1e6):
-        make_unembedding(folder / "unembedding.safetensors", 20000, 1024, condition)
+        write_unembedding(folder / "unembedding.safetensors", 20000, 1024, condition)
         cells = []
         for precision in ("float64", "float32"):
             try:
@@ -212,7 +197,7 @@ def memory(widths: list[int], rows: int, folder: Path) -> None:
     print("|---|---|---|---|---|")
     for width in widths:
         for height in (rows, 3 * rows):
-            make_unembedding(folder / "unembedding.safetensors", height, width)
+            write_unembedding(folder / "unembedding.safetensors", height, width, CONDITION)
             used = [peak_memory(height, width, s, folder) for s in ("decompose", "transform")]
             bound = 4 * width**2 * 8 / 2**20 + 512
             print(f"| {height} | {width} | {used[0]:.0f} | {used[1]:.0f} | {bound:.0f} |")

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from selective_scan.machine import describe_cpu
 
+from machine import cpu_model
 from selective_scan import load_kernel, selective_scan_fn, use_fused_scan
 from selective_scan.benchmark import timed
 from selective_scan.reference import selective_scan_reference
@@ -162,9 +162,7 @@ def main() -> None:
     kernel = load_kernel(folder)
     cores = len(os.sched_getaffinity(0))
     print("## Selective scan\n")
-    print(
-        f"{describe_cpu()}, {cores} cores; torch {torch.__version__}; {kernel.compiler}; ", end=""
-    )
+    print(f"{cpu_model()}, {cores} cores; torch {torch.__version__}; {kernel.compiler}; ", end="")
     print(f"`{' '.join(kernel.flags)}`. Load when it began: {os.getloadavg()[0]:.1f}.", flush=True)
     variants = all_variants(folder)
     parts = {

@@ -3,11 +3,21 @@
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
+
+from files import replacing
+from unembedding.tensor_file import SAFETENSORS, TensorWriter
+
+DTYPES = SAFETENSORS | {"float16": "F16"}
 
 
-def write_gamma(path: Path, gamma: np.ndarray) -> Path:
-    save_file({"unembedding": gamma}, path, {"sha256": digest(gamma), "tensor": "lm_head.weight"})
+def write_gamma(path: Path, gamma: np.ndarray, dtype: str | None = None) -> Path:
+    """Write γ as extraction does; ``dtype`` is its safetensors type where NumPy has none."""
+    with replacing(path) as file:
+        tensors = {"unembedding": (dtype or DTYPES[gamma.dtype.name], gamma.shape)}
+        writer = TensorWriter(file, tensors, {"tensor": "lm_head.weight"})
+        writer.write(gamma)
+        writer.close()
     return path
 
 

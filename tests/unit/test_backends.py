@@ -1,5 +1,6 @@
 """Every backend gives the same geometry, and says plainly where it cannot work."""
 
+import json
 import sys
 import types
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 from matrices import load_file, straightforward, with_spectrum, write_gamma
 
+from machine import fingerprint, using_threads
+from unembedding import tensor_file
 from unembedding.backends import select_backend
 from unembedding.backends.cupy_backend import CupyBackend
 from unembedding.backends.numpy_backend import NumpyBackend
@@ -16,10 +19,11 @@ from unembedding.errors import GeometryError
 from unembedding.transform import transform
 
 
-def array_module(devices: int = 1) -> types.ModuleType:
+def array_module(devices: int = 1, memory: int = 2**34) -> types.ModuleType:
     """A module with CuPy's interface, as far as it is used, that computes with NumPy.
 
-    Like CuPy it refuses to mix its arrays with NumPy's without being asked.
+    Like CuPy it refuses to mix its arrays with NumPy's without being asked. It notes the shapes
+    that it is sent, in ``sent``.
     """
 
     class DeviceArray(np.ndarray):
@@ -36,12 +40,23 @@ def array_module(devices: int = 1) -> types.ModuleType:
 
     cupy = types.ModuleType("cupy")
     runtime = types.SimpleNamespace(
-        getDeviceCount=lambda: devices, getDeviceProperties=lambda _: {"name": b"Pretend GPU"}
+        getDeviceCount=lambda: devices,
+        getDeviceProperties=lambda _: {"name": b"Pretend GPU"},
+        driverGetVersion=lambda: 13010,
+        memGetInfo=lambda: (memory, 2**34),
+        deviceSynchronize=lambda: None,
     )
     cupy.cuda = types.SimpleNamespace(runtime=runtime)
+    cupy.get_default_memory_pool = lambda: types.SimpleNamespace(free_bytes=lambda: 0)
+    cupy.sent = []
     cupy.ndarray = DeviceArray
     cupy.zeros = lambda shape: np.zeros(shape).view(DeviceArray)
-    cupy.asarray = lambda a, dtype=None: np.array(a, dtype).view(DeviceArray)
+
+    def asarray(a, dtype=None):
+        cupy.sent.append(np.shape(a))
+        return np.array(a, dtype).view(DeviceArray)
+
+    cupy.asarray = asarray
     cupy.asnumpy = lambda a: np.array(a)
     cupy.linalg = types.SimpleNamespace(
         eigh=lambda a: tuple(x.view(DeviceArray) for x in np.linalg.eigh(np.asarray(a)))
@@ -89,8 +104,8 @@ def test_every_backend_gives_the_projector_of_a_deficient_matrix(backend, tmp_pa
 
 
 @pytest.mark.parametrize("backend", [CupyBackend], indirect=True)
-def test_the_device_is_named(backend):
-    assert backend.device == "Pretend GPU"
+def test_the_device_is_named_with_its_driver(backend):
+    assert backend.device == "Pretend GPU (CUDA driver 13.1)"
 
 
 def test_auto_takes_cupy_where_a_gpu_answers(monkeypatch):
@@ -123,3 +138,156 @@ def test_torch_asked_for_without_torch_is_an_error_in_plain_words(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(GeometryError, match="needs PyTorch"):
         select_backend("torch")
+
+
+def test_torch_on_cuda_asked_for_without_a_device_says_so():
+    with pytest.raises(GeometryError, match="finds no CUDA device"):
+        TorchBackend("cuda")
+
+
+@pytest.mark.parametrize("driver", ["numpy", "evd", "evr", "evx"])
+def test_every_driver_reads_the_upper_triangle_alone(driver):
+    matrix = np.array([[2.0, 1.0], [np.nan, 2.0]], order="F")
+    values, vectors = NumpyBackend(driver).eigh(matrix, np.dtype(np.float64))
+    np.testing.assert_allclose(values, [1, 3])
+    np.testing.assert_allclose(np.abs(vectors), np.sqrt(0.5))
+
+
+@pytest.mark.parametrize(
+    "backend", [NumpyBackend("evd"), TorchBackend("cpu")], ids=["evd", "torch"]
+)
+def test_the_workspace_is_exact_where_float32_cannot_count_it(backend):
+    # 1 + 6n + 2n² is above 2^24 from n = 2895 on. Without off-diagonals the work itself is little.
+    n, backend = 2900, NumpyBackend("evd")
+    matrix = backend.on_device(np.diag(np.arange(1.0, n + 1)))
+    with using_threads(1):  # two that wait for each other on a busy machine take far longer
+        values, _ = backend.eigh(matrix, np.dtype(np.float32))
+    np.testing.assert_allclose(values, np.arange(1, n + 1))
+
+
+def test_torch_on_the_cpu_refuses_what_its_lapack_cannot_address():
+    import torch
+
+    with pytest.raises(GeometryError, match=r"32767.*at most 32766"):
+        TorchBackend("cpu").eigh(torch.zeros(1).expand(32767, 32767), np.dtype(np.float64))
+
+
+def test_torch_computes_with_the_threads_that_the_job_was_given():
+    import torch
+
+    before = torch.get_num_threads()
+    with using_threads(1) as allotment:
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+    assert {library["threads"] for library in allotment["blas"]} == {1}
+    assert "torch" in {library["library"] for library in allotment["blas"]}
+
+
+def test_a_gpu_is_sent_no_more_than_a_block_at_once(monkeypatch, tmp_path):
+    cupy = array_module()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(tensor_file, "BLOCK_BYTES", 50 * 8 * 12)  # 50 rows
+    source = write_gamma(tmp_path / "gamma", with_spectrum(330, np.ones(12)).astype(np.float32))
+    decompose(source, tmp_path / "decomposition", CupyBackend(), "float64")
+    transform(source, tmp_path / "decomposition", tmp_path / "causal", CupyBackend())
+    blocks = [shape for shape in cupy.sent if len(shape) == 2 and shape != (12, 12)]
+    assert set(blocks) == {(50, 12), (30, 12)}
+    assert len(blocks) == 3 * 7  # the covariance, g, and the residual
+
+
+@pytest.mark.parametrize(
+    ("memory", "step"), [(100 * 2**20, "gram"), (200 * 2**20, "eigh"), (0, "products")]
+)
+def test_what_does_not_fit_a_gpu_is_refused_with_both_sizes(monkeypatch, memory, step):
+    cupy = array_module(memory=memory)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    backend, n = CupyBackend(), 4096
+    row, square = np.zeros(n), np.broadcast_to(np.float32(0), (n, n))
+    calls = {
+        "gram": lambda: backend.gram([], row, np.dtype(np.float64)),
+        "eigh": lambda: backend.eigh(square, np.dtype(np.float64)),
+        "products": lambda: list(backend.products([], row, square)),
+    }
+    message = rf"`{step}` of width 4096 needs about .* GiB on Pretend GPU.*{memory / 2**30:.2f} GiB"
+    with pytest.raises(GeometryError, match=message):
+        calls[step]()
+    assert cupy.sent == []
+
+
+def test_torch_counts_the_memory_that_it_keeps_as_free(monkeypatch):
+    import torch
+
+    backend = TorchBackend("cpu")
+    backend.on_gpu = True
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**20, 2**30))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 2**20)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 4 * 2**20)
+    values, _ = backend.eigh(torch.eye(350, dtype=torch.float64), np.dtype(np.float64))  # 3.7 MiB
+    assert len(values) == 350
+    with pytest.raises(GeometryError, match="`eigh` of width 370"):
+        backend.eigh(torch.eye(370, dtype=torch.float64), np.dtype(np.float64))  # 4.2 MiB
+
+
+@pytest.fixture
+def choice(tmp_path):
+    """Writes a choice.json that took a solver at width 512, and returns its path."""
+
+    def write(backend="numpy", driver="evr", machine=None):
+        entry = {"size": 512, "precision": "float64", "backend": backend, "driver": driver}
+        content = {
+            "machine": machine or fingerprint(),
+            "choices": [{**entry, "reason": "it was the fastest"}],
+        }
+        path = tmp_path / "choice.json"
+        path.write_text(json.dumps(content))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("width", [256, 600, 1024])
+def test_auto_takes_what_was_measured_near_the_width(choice, width):
+    backend, reason = select_backend("auto", choice(), width)
+    assert (backend.name, backend.driver) == ("numpy", "evr")
+    assert "it was the fastest" in reason
+    assert "choice.json" in reason
+
+
+@pytest.mark.parametrize(
+    ("change", "width", "precision", "why"),
+    [
+        ({}, 1025, "float64", "measured nothing near a width of 1025 in float64"),
+        ({}, 255, "float64", "measured nothing near a width of 255 in float64"),
+        ({}, 512, "float32", "measured nothing near a width of 512 in float32"),
+        ({"machine": {"cpu": "abacus"}}, 512, "float64", "on another machine"),
+        ({"backend": "cupy"}, 512, "float64", "but CuPy is not installed"),
+    ],
+)
+def test_a_choice_that_does_not_hold_is_left_with_a_reason(
+    monkeypatch, choice, change, width, precision, why
+):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    backend, reason = select_backend("auto", choice(**change), width, precision)
+    assert (backend.name, backend.driver) == ("numpy", "evd")
+    assert why in reason
+    assert "NumPy on the CPU, because CuPy is not installed" in reason
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"machine": {}}', "[1]"])
+def test_a_damaged_choice_stops_nothing(tmp_path, content):
+    path = tmp_path / "choice.json"
+    path.write_text(content)
+    backend, reason = select_backend("auto", path, 512)
+    assert backend.name == "numpy"
+    assert "choice.json" in reason
+
+
+def test_without_a_comparison_the_rule_decides(tmp_path):
+    backend, reason = select_backend("auto", tmp_path / "choice.json", 512)
+    assert backend.name == "numpy"
+    assert "there is no comparison" in reason
+
+
+def test_a_backend_asked_for_by_name_is_not_measured(choice):
+    backend, reason = select_backend("numpy", choice(), 512)
+    assert (backend.driver, reason) == ("evd", "numpy was asked for")

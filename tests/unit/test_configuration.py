@@ -28,7 +28,7 @@ def mistake_of(**model):
 
 def test_everything_but_the_models_has_a_default():
     found = load(config())
-    assert found.model_dump(exclude={"models"}) == {
+    assert found.model_dump(exclude={"models", "backends", "mamba"}) == {
         "backend": "auto",
         "precision": "float64",
         "on_rank_deficient": "error",
@@ -262,3 +262,47 @@ def test_a_file_without_keys_that_stand_twice_adds_no_mistake(tmp_path, text):
     file = tmp_path / "config.yaml"
     file.write_text(text)
     assert load(config(), [file]) == load(config())
+
+
+def test_the_comparison_of_backends_has_defaults_and_is_known_to_be_asked_for():
+    assert load(config()).backends == load(config(backends={})).backends
+    assert load(config()).backends.sizes == [256, 512, 1024]
+    assert "backends" not in load(config()).model_fields_set
+    assert "backends" in load(config(backends={})).model_fields_set
+
+
+@pytest.mark.parametrize(
+    ("backends", "mistake"),
+    [
+        ({"size": [3]}, "backends.size: unknown key; did you mean 'sizes'?"),
+        ({"sizes": [8, 8]}, "backends.sizes: one of them stands twice"),
+        ({"sizes": [0]}, "backends.sizes.0: should be greater than or equal to 1, not 0"),
+        ({"loads": ["calm"]}, "backends.loads.0: should be 'idle' or 'busy', not 'calm'"),
+        ({"checkpoint": "tiny"}, "backends: `checkpoint: tiny` is no model/revision of these "
+         "models (tiny)"),
+        ({"checkpoint": "big/main"}, "backends: `checkpoint: big/main` is no model/revision of "
+         "these models (tiny)"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_the_comparison_of_backends_are_named(backends, mistake):
+    assert mistakes(config(backends=backends)) == [mistake]
+
+
+def test_a_checkpoint_of_a_configured_model_can_be_compared():
+    found = load(config(backends={"checkpoint": "tiny/refs/pr/1"}))
+    assert found.backends.checkpoint == "tiny/refs/pr/1"
+
+
+def test_a_sequence_from_a_file_needs_its_path():
+    with pytest.raises(ConfigurationError, match=r"mamba\.sequence\.path.*`kind: fasta` needs"):
+        load(config(mamba={"sequence": {"kind": "fasta"}}))
+
+
+def test_mistakes_in_the_mamba_section_are_told_by_dotted_path():
+    section = {"scan": {"dim": 100, "length": [512]}, "threads": 0}
+    with pytest.raises(ConfigurationError) as raised:
+        load(config(mamba=section))
+    message = str(raised.value)
+    assert "mamba.threads: should be greater than or equal to 1, not 0" in message
+    assert "mamba.scan.dim: should be a multiple of 64, not 100" in message
+    assert "mamba.scan.length: unknown key; did you mean 'lengths'?" in message

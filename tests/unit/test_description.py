@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from matrices import with_spectrum, write_gamma
 
+from errors import UserError
+from files import write_facts
 from unembedding.backends.numpy_backend import NumpyBackend
 from unembedding.decomposition import decompose
-from unembedding.description import describe, summary
-from unembedding.errors import GeometryError
+from unembedding.description import describe, gather, summary
 from unembedding.plots import plot_model
 from unembedding.transform import transform
 
@@ -20,13 +21,14 @@ def description(folder, revision, step_seconds=0.5):
     """Run the stages on a small matrix; return the paths of geometry.json and decomposition."""
     folder.mkdir()
     gamma = write_gamma(folder / "gamma", with_spectrum(90, np.geomspace(0.1, 1, 9)))
-    timing = {"seconds": step_seconds, "steps": {}, "warnings": [], "job": {}}
+    timing = {"seconds": step_seconds, "steps": {}, "warnings": [], "made_with": {}, "job": {}}
     facts = decompose(gamma, folder / "decomposition", NumpyBackend(), "float64")
     facts |= {"backend": "numpy", "device": "a processor", "reason": "numpy was asked for"}
     facts |= {"threads": 1, "cpus_allowed": 2, "blas": []}
     extract = {"repo": "lab/model", "revision": revision, "commit": "c" * 40, "vocabulary": 90}
     extract |= {"tensor": "lm_head.weight", "file": "model.safetensors", "tied": False}
-    extract |= {"dtype": "F64", "bytes_fetched": 6480}
+    extract |= {"dtype": "F64", "bytes_fetched": 6480, "verified": False}
+    extract |= {"sha256": facts["unembedding_sha256"]}
     transformed = transform(gamma, folder / "decomposition", folder / "causal", NumpyBackend())
     geometry = describe(
         "model",
@@ -34,7 +36,7 @@ def description(folder, revision, step_seconds=0.5):
         facts | timing,
         transformed | timing | {"warnings": ["two"]},
     )
-    (folder / "geometry.json").write_text(json.dumps(geometry))
+    write_facts(folder / "geometry.json", geometry)
     return folder / "geometry.json", folder / "decomposition"
 
 
@@ -45,7 +47,7 @@ def rows(text):
 def test_the_summary_has_one_row_per_checkpoint_in_the_order_given(tmp_path):
     names = ["main", "step20-tokens2B", "step3-tokens1B"]
     paths = [description(tmp_path / name, name)[0] for name in names]
-    assert [row["revision"] for row in rows(summary(paths))] == names
+    assert [row["revision"] for row in rows(summary(gather(paths)))] == names
 
 
 def test_step_and_tokens_come_from_the_revision_and_are_empty_without(tmp_path):
@@ -53,7 +55,7 @@ def test_step_and_tokens_come_from_the_revision_and_are_empty_without(tmp_path):
         description(tmp_path / "a", "stage1-step1000-tokens5B")[0],
         description(tmp_path / "b", "main")[0],
     ]
-    first, second = rows(summary(paths))
+    first, second = rows(summary(gather(paths)))
     assert (first["stage"], first["step"], first["tokens"]) == ("1", "1000", "5000000000")
     assert (second["stage"], second["step"], second["tokens"]) == ("", "", "")
 
@@ -61,21 +63,21 @@ def test_step_and_tokens_come_from_the_revision_and_are_empty_without(tmp_path):
 def test_warnings_of_all_stages_are_kept_each_once(tmp_path):
     path, _ = description(tmp_path / "a", "main")
     assert json.loads(path.read_text())["warnings"] == ["one, with a comma", "two"]
-    assert rows(summary([path]))[0]["warnings"] == "one, with a comma; two"
+    assert rows(summary(gather([path])))[0]["warnings"] == "one, with a comma; two"
 
 
 def test_numbers_in_the_summary_are_those_of_the_description_to_the_last_digit(tmp_path):
     path, _ = description(tmp_path / "a", "main")
     geometry = json.loads(path.read_text())
-    row = rows(summary([path]))[0]
+    row = rows(summary(gather([path])))[0]
     for name in ("condition_number", "effective_rank", "whitening_residual"):
         assert float(row[name]) == geometry[name]
 
 
 def test_a_damaged_description_is_named(tmp_path):
     (tmp_path / "geometry.json").write_text('{"model":')
-    with pytest.raises(GeometryError, match=r"geometry\.json cannot be read"):
-        summary([tmp_path / "geometry.json"])
+    with pytest.raises(UserError, match=r"geometry\.json cannot be read"):
+        gather([tmp_path / "geometry.json"])
 
 
 @pytest.mark.parametrize(

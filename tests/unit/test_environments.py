@@ -15,7 +15,8 @@ NOT_FROM_PIP = {"python", "cuda-version", "cupy", "gxx", "pip"}
 
 
 def constraints():
-    lines = (ROOT / "requirements/constraints.txt").read_text().splitlines()
+    files = [ROOT / "requirements" / name for name in ("constraints.txt", "bench.txt")]
+    lines = [line for file in files for line in file.read_text().splitlines()]
     pinned = (line.split("==") for line in lines if "==" in line)
     return {canonicalize_name(name): version for name, version in pinned}
 

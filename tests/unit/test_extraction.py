@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from errors import UserError
 from unembedding.errors import GeometryError
 from unembedding.extraction import extract_unembedding, open_source
 from unembedding.sources import LocalFolder
@@ -76,12 +77,16 @@ def test_the_file_says_where_its_matrix_came_from_and_what_its_bytes_hash_to(tmp
     target, facts = extract(tmp_path, {HEAD: gamma, EMBEDDING: torch.zeros(6, 4)})
     origin = {**PROVENANCE, "tensor": HEAD, "file": "model.safetensors"}
     digest = hashlib.sha256(gamma.numpy().tobytes()).hexdigest()
-    assert metadata_of(target) == {**origin, "tied": "false", "sha256": digest}
+    metadata = metadata_of(target)
+    assert len(metadata.pop("checksum")) == 64
+    assert metadata == {**origin, "tied": "false", "sha256": digest}
     assert facts == {
         **origin,
         "tied": False,
         "dtype": "F32",
         "shape": [6, 4],
+        "sha256": digest,
+        "verified": False,
         "vocabulary": None,
         "bytes_fetched": 0,
         "warnings": [],
@@ -265,7 +270,7 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path, request):
     source = checkpoint(tmp_path / "checkpoint", {HEAD: torch.ones(600, 40)})
     target = tmp_path / "results" / "unembedding.safetensors"
     request.getfixturevalue("little_room")
-    with pytest.raises(GeometryError, match=f"Could not write {target}: File too large"):
+    with pytest.raises(UserError, match=f"Could not write {target}: File too large"):
         extract_unembedding(source, target, PROVENANCE)
     assert list(target.parent.iterdir()) == []
 

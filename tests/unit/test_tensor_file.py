@@ -5,8 +5,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from files import replacing, write_json, write_text
-from unembedding.errors import GeometryError
+from errors import UserError
+from files import read_facts, replacing, write_facts, write_json, write_text
 from unembedding.tensor_file import TensorFile, TensorWriter
 
 
@@ -42,13 +42,12 @@ def test_the_digest_is_that_of_the_data(tmp_path):
     file.verify()
 
 
-def test_every_flipped_byte_of_the_data_is_noticed(tmp_path):
+def test_every_flipped_byte_is_noticed(tmp_path):
     path = write(tmp_path / "f.safetensors")
     sound = path.read_bytes()
-    start = min(t.start for t in TensorFile(path).tensors.values())
-    for position in range(start, len(sound)):
+    for position in (i for i, byte in enumerate(sound) if byte != ord(" ")):  # the header's padding
         path.write_bytes(sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :])
-        with pytest.raises(GeometryError, match="is damaged"):
+        with pytest.raises(UserError, match=str(path)):
             TensorFile(path).verify()
 
 
@@ -79,7 +78,7 @@ def test_an_exception_leaves_the_old_file_and_nothing_else(tmp_path):
 def test_a_read_only_folder_is_an_error_in_plain_words(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises((GeometryError, OSError)):
+    with pytest.raises(UserError, match=r"Could not write .*below: "):
         write_text(blocked / "below", "text")
 
 
@@ -91,7 +90,55 @@ def test_json_has_no_not_a_number(tmp_path):
 
 def test_a_tensor_that_is_absent_or_of_other_rank_is_named(tmp_path):
     file = TensorFile(write(tmp_path / "f.safetensors"))
-    with pytest.raises(GeometryError, match="no tensor 'absent'"):
+    with pytest.raises(UserError, match="no tensor 'absent'"):
         file.tensor("absent", 2)
-    with pytest.raises(GeometryError, match=r"'v' has the shape \[2\]; 2 dimensions"):
+    with pytest.raises(UserError, match=r"'v' has the shape \[2\]; 2 dimensions"):
         file.tensor("v", 2)
+
+
+def test_what_a_killed_job_left_goes_when_its_file_is_written_again(tmp_path):
+    left = tmp_path / ".f.0123abcd.tmp"
+    left.write_text("half")
+    write_text(tmp_path / "f", "whole")
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_what_a_living_job_is_writing_stays(tmp_path):
+    with replacing(tmp_path / "f") as slow:
+        write_text(tmp_path / "f", "first")
+        slow.write(b"second")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("f", "second")]
+
+
+def test_temporary_files_of_other_names_stay(tmp_path):
+    names = [".other.0123abcd.tmp", ".f.safetensors.0123abcd.tmp", ".f.tmp", "f.0123abcd.tmp"]
+    for name in names:
+        (tmp_path / name).write_text("")
+    write_text(tmp_path / "f", "whole")
+    assert {p.name for p in tmp_path.iterdir()} == {"f", *names}
+
+
+FACTS = {"rank": 3, "residual": 1.5e-7, "γ": [None, True, {"seconds": 0.1}]}
+
+
+def test_facts_are_read_as_they_were_written(tmp_path):
+    write_facts(tmp_path / "f.json", FACTS)
+    assert read_facts(tmp_path / "f.json") == FACTS
+
+
+def test_every_flipped_byte_of_facts_is_noticed_or_changes_nothing(tmp_path):
+    path = tmp_path / "f.json"
+    write_facts(path, FACTS)
+    sound = path.read_bytes()
+    for position in range(len(sound)):
+        path.write_bytes(sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :])
+        try:
+            assert read_facts(path) == FACTS  # white space, or one name of a character for another
+        except UserError as error:
+            assert str(path) in str(error)
+
+
+def test_facts_without_a_checksum_are_refused(tmp_path):
+    write_json(tmp_path / "f.json", FACTS)
+    with pytest.raises(UserError, match=r"f\.json is damaged"):
+        read_facts(tmp_path / "f.json")

@@ -140,8 +140,41 @@ def test_an_eigenvalue_at_rounding_level_does_not_count(zero):
 
 
 def test_a_decomposition_of_another_width_is_refused_by_name(tmp_path):
-    narrow = write_gamma(tmp_path / "narrow", np.random.rand(9, 2).astype(np.float32))
-    wide = write_gamma(tmp_path / "wide", np.random.rand(9, 3).astype(np.float32))
+    gamma = np.random.default_rng(0).random((9, 2))
+    narrow = write_gamma(tmp_path / "narrow", gamma)
+    wide = write_gamma(tmp_path / "wide", gamma.reshape(6, 3))
     decompose(narrow, tmp_path / "decomposition", NumpyBackend(), "float64")
     with pytest.raises(GeometryError, match=r"decomposition was made for a width of 2"):
         transform(wide, tmp_path / "decomposition", tmp_path / "causal", NumpyBackend())
+
+
+def test_a_decomposition_of_another_matrix_is_refused_by_name(tmp_path):
+    one, other = (
+        write_gamma(tmp_path / name, np.random.default_rng(seed).random((9, 3)))
+        for seed, name in enumerate(("one", "other"))
+    )
+    decompose(one, tmp_path / "decomposition", NumpyBackend(), "float64")
+    with pytest.raises(GeometryError, match=r"decomposition was computed from another matrix"):
+        transform(other, tmp_path / "decomposition", tmp_path / "causal", NumpyBackend())
+
+
+@pytest.mark.parametrize("name", ["gamma", "decomposition"])
+def test_every_flipped_byte_of_an_input_is_noticed(tmp_path, name):
+    gamma = write_gamma(tmp_path / "gamma", np.random.default_rng(0).random((5, 2)))
+    decompose(gamma, tmp_path / "decomposition", NumpyBackend(), "float64")
+    sound = (tmp_path / name).read_bytes()
+    for position in (i for i, byte in enumerate(sound) if byte != ord(" ")):  # the header's padding
+        flipped = bytes([sound[position] ^ 1])
+        (tmp_path / name).write_bytes(sound[:position] + flipped + sound[position + 1 :])
+        with pytest.raises(GeometryError, match=str(tmp_path / name)):
+            transform(gamma, tmp_path / "decomposition", tmp_path / "causal", NumpyBackend())
+        assert not (tmp_path / "causal").exists()
+
+
+def test_a_g_that_float32_cannot_hold_is_an_error_and_not_a_result(tmp_path):
+    gamma = np.random.default_rng(0).random((9, 2)) * np.array([1e-160, 1.0])
+    source = write_gamma(tmp_path / "gamma", gamma * 1e-60)
+    decompose(source, tmp_path / "decomposition", NumpyBackend(), "float64")
+    with pytest.raises(GeometryError):
+        transform(source, tmp_path / "decomposition", tmp_path / "causal", NumpyBackend())
+    assert not (tmp_path / "causal").exists()

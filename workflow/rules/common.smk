@@ -1,5 +1,6 @@
 """What the rules share: the validated configuration, and functions that tell a rule its inputs."""
 
+import json
 import sys
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,8 @@ BACKEND_ENV = f"../../envs/{env}.yaml"
 GPUS = 1 if on_gpu or CONFIG.backend == "torch" else 0
 # One submission does all of a revision, but a GPU does not wait for a download.
 FETCH_GROUP = "download" if GPUS else "revision"
+COMPARISON = CONFIG.backends
+CHOICE = "results/backends/choice.json"
 
 
 wildcard_constraints:
@@ -119,7 +122,7 @@ def of_every_revision(pattern):
     """Return an input function: ``pattern`` for each revision of the model, or of every model."""
 
     def paths(wildcards):
-        models = [wildcards.model] if hasattr(wildcards, "model") else list(CONFIG.models)
+        models = [wildcards.model] if hasattr(wildcards, "model") else sorted(CONFIG.models)
         return [
             pattern.format(model=model, revision=revision)
             for model in models
@@ -155,7 +158,7 @@ def announce():
 
 
 def in_all(section):
-    """Return whether the configuration has a branch's section, which makes it part of `rule all`."""
+    """Return whether a branch runs by default: where the configuration has its section."""
     return section in CONFIG.model_fields_set
 
 
@@ -169,6 +172,42 @@ def mamba_result(file, caption):
     )
 
 
+def compared_unembedding(wildcards):
+    """Return γ of the checkpoint whose covariance the backends decompose, where one is named."""
+    if COMPARISON.checkpoint is None:
+        return []
+    model, _, revision = COMPARISON.checkpoint.partition("/")
+    resolved = checkpoints_resolved(model)
+    if folder_name(revision) not in resolved:
+        known = ", ".join(unquote(folder) for folder in resolved)
+        raise WorkflowError(
+            f"backends.checkpoint: {revision!r} is none of the revisions of {model} ({known})."
+        )
+    return UNEMBEDDING.format(model=model, revision=folder_name(revision))
+
+
+def compared_rows():
+    """Return how many rows a job of the comparison uses: the configuration's, or the model's."""
+    if COMPARISON.checkpoint is None:
+        return COMPARISON.rows
+    return CONFIG.models[COMPARISON.checkpoint.partition("/")[0]].rows
+
+
+def conclusions(wildcards, input):
+    """Return what the comparison says of this machine, for the captions."""
+    return json.loads(Path(input.choice).read_text())["conclusions"]
+
+
+def backends_result(file, caption):
+    """Return a file of the comparison for the report."""
+    return report(
+        f"results/backends/{file}",
+        caption=f"../report/backends_{caption}.rst",
+        category="Backends",
+        labels={"result": file},
+    )
+
+
 def where_results_are():
     """Return the lines that end a successful run."""
     results = {
@@ -176,6 +215,8 @@ def where_results_are():
         "results/geometry/<model>/<revision>/": "γ, its decomposition, g, profiles",
         "results/geometry/<model>/plots/": "the geometry over training",
     }
+    if in_all("backends"):
+        results["results/backends/"] = "which eigensolver is fastest here"
     if in_all("mamba"):
         results["results/mamba/"] = "the selective scan on this machine's CPU"
     results["snakemake --report report.html"] = "all of it on one page"

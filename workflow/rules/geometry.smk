@@ -101,6 +101,7 @@ rule decompose_covariance:
         gpu=GPUS,
     params:
         backend=CONFIG.backend,
+        choice=CHOICE,  # its place, not its content: a new comparison reruns nothing
         precision=CONFIG.precision,
         rows=lambda wildcards: model_params(wildcards).rows,
         code=code_digest("decompose_covariance.py"),
@@ -134,6 +135,7 @@ rule transform_unembedding:
         gpu=GPUS,
     params:
         backend=CONFIG.backend,
+        choice=CHOICE,
         on_rank_deficient=CONFIG.on_rank_deficient,
         code=code_digest("transform_unembedding.py"),
     script:

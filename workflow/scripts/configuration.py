@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import (
@@ -23,6 +23,7 @@ from pydantic import (
 
 FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TAKEN = "summary.csv"
+Item = TypeVar("Item")
 
 
 class ConfigurationError(Exception):
@@ -50,7 +51,15 @@ def _folder(name: str) -> str:
     return name
 
 
+def _distinct(values: list[Any]) -> list[Any]:
+    if len(set(values)) < len(values):
+        raise ValueError("one of them stands twice")
+    return values
+
+
 Count = Annotated[int, Field(ge=1, strict=True)]  # strict: neither `true` nor `"1"` is a count
+
+Several = Annotated[list[Item], Field(min_length=1), AfterValidator(_distinct)]
 
 
 class Section(BaseModel):
@@ -133,6 +142,19 @@ class Mamba(Section):
     sequence: Sequence = Sequence()
 
 
+class Backends(Section):
+    """How the eigensolvers of this machine are compared."""
+
+    sizes: Several[Count] = [256, 512, 1024]
+    precisions: Several[Literal["float64", "float32"]] = ["float64", "float32"]
+    loads: Several[Literal["idle", "busy"]] = ["idle", "busy"]
+    repeats: Count = 3
+    seconds: Count = 10
+    threads: Count = 4
+    rows: Count = 8192
+    checkpoint: str | None = None
+
+
 class Config(Section):
     """The whole configuration."""
 
@@ -143,6 +165,20 @@ class Config(Section):
     download: Literal["tensor", "checkpoint"] = "tensor"
     keep_unembedding: StrictBool = True
     mamba: Mamba = Mamba()
+    backends: Backends = Backends()
+
+    @field_validator("backends")
+    @classmethod
+    def _known_checkpoint(cls, backends: Backends, info: ValidationInfo) -> Backends:
+        if backends.checkpoint is not None and "models" in info.data:
+            model, _, revision = backends.checkpoint.partition("/")
+            if model not in info.data["models"] or not revision:
+                known = ", ".join(info.data["models"])
+                raise ValueError(
+                    f"`checkpoint: {backends.checkpoint}` is no model/revision of these models "
+                    f"({known})"
+                )
+        return backends
 
 
 def load(values: Mapping[str, Any], files: Iterable[str | Path] = ()) -> Config:

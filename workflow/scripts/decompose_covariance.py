@@ -12,12 +12,21 @@ if TYPE_CHECKING:
 log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("")
 with logged_to(log), profiled("decompose", profile, Path(log)) as clock:
     with clock("import"):
-        from files import write_json
+        from files import write_facts
         from machine import using_threads
+        from provenance import made_with
         from unembedding.backends import select_backend
         from unembedding.decomposition import decompose
+        from unembedding.extraction import UNEMBEDDING
+        from unembedding.tensor_file import TensorFile
 
-        backend, reason = select_backend(snakemake.params.backend)
+        width = TensorFile(Path(snakemake.input.unembedding)).tensor(UNEMBEDDING, 2).shape[1]
+        backend, reason = select_backend(
+            snakemake.params.backend,
+            Path(snakemake.params.choice),
+            width,
+            snakemake.params.precision,
+        )
     print(f"Backend {backend.name} on {backend.device} ({reason})")
     memory = snakemake.resources.get("mem_mb")
     with using_threads(snakemake.threads, memory) as allotment:
@@ -29,13 +38,14 @@ with logged_to(log), profiled("decompose", profile, Path(log)) as clock:
             snakemake.params.rows,
             clock,
         )
-    write_json(
+    write_facts(
         Path(snakemake.output.facts),
         {
             **facts,
             "backend": backend.name,
             "device": backend.device,
             "reason": reason,
+            "made_with": made_with(snakemake.params.code, snakemake.config),
             **allotment,
             **clock.record(),
         },

@@ -13,8 +13,9 @@ log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("
 with logged_to(log), profiled("extract", profile, Path(log)) as clock:
     from urllib.parse import unquote
 
-    from files import write_json
+    from files import write_facts
     from machine import allotment
+    from provenance import made_with
     from unembedding.extraction import extract_unembedding, open_source
 
     params = snakemake.params
@@ -32,8 +33,10 @@ with logged_to(log), profiled("extract", profile, Path(log)) as clock:
             },
             params.tensor,
         )
+    made = made_with(params.code, snakemake.config)
     given = allotment(snakemake.threads, snakemake.resources.get("mem_mb"))
     warnings = facts["warnings"] + given["warnings"]
-    write_json(
-        Path(snakemake.output.facts), {**facts, **given, "warnings": warnings, **clock.record()}
+    write_facts(
+        Path(snakemake.output.facts),
+        {**facts, **given, "warnings": warnings, "made_with": made, **clock.record()},
     )

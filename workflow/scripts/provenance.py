@@ -1,13 +1,52 @@
-"""Which code a result was made by."""
+"""What a result was made by: code, configuration and software."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from machine import cpu_model
 
 SCRIPTS = Path(__file__).parent
+PACKAGES = ("numpy", "scipy", "torch", "cupy", "huggingface_hub")  # on which numbers depend
+
+
+def made_with(code: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a stage is being made with; ``packages`` are those that it has imported."""
+    loaded = {name: sys.modules[name] for name in PACKAGES if name in sys.modules}
+    return {
+        "workflow": workflow_commit(),
+        "code": code,
+        "config": config_digest(config),
+        "python": platform.python_version(),
+        "packages": {name: module.__version__ for name, module in loaded.items()},
+        "cpu": cpu_model(),
+        "system": platform.platform(),
+    }
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """Return a digest of a whole configuration, whatever the order of its keys."""
+    text = json.dumps(config, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def workflow_commit() -> str | None:
+    """Return the last commit that changed the scripts, or None where git does not keep them."""
+    command = ["git", "-C", str(SCRIPTS), "log", "-1", "--format=%H", "--", "."]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
 
 
 @cache

@@ -9,7 +9,15 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 with logged_to(snakemake.log[0]):
-    from files import write_text
-    from unembedding.description import summary
+    import sys
 
-    write_text(Path(snakemake.output[0]), summary([Path(path) for path in snakemake.input]))
+    from files import write_text
+    from unembedding.description import gather, summary
+
+    geometries = gather(Path(path) for path in snakemake.input)
+    for geometry in geometries:
+        if other := geometry["duplicate_of"]:
+            name = f"{geometry['model']}/{geometry['revision']}"
+            for place in (sys.stderr, sys.__stderr__):  # the log, and the terminal
+                print(f"Warning: γ of {name} is byte for byte that of {other}", file=place)
+    write_text(Path(snakemake.output[0]), summary(geometries))

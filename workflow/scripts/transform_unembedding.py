@@ -12,13 +12,20 @@ if TYPE_CHECKING:
 log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("")
 with logged_to(log), profiled("transform", profile, Path(log)) as clock:
     with clock("import"):
-        from files import read_json_file, write_json
+        from files import read_facts, write_facts
         from machine import using_threads
+        from provenance import made_with
         from unembedding.backends import select_backend
         from unembedding.description import describe
         from unembedding.transform import transform
 
-        backend, reason = select_backend(snakemake.params.backend)
+        decompose = read_facts(Path(snakemake.input.decompose))
+        backend, reason = select_backend(
+            snakemake.params.backend,
+            Path(snakemake.params.choice),
+            decompose["width"],
+            decompose["precision"],
+        )
     print(f"Backend {backend.name} on {backend.device} ({reason})")
     memory = snakemake.resources.get("mem_mb")
     with using_threads(snakemake.threads, memory) as allotment:
@@ -32,14 +39,15 @@ with logged_to(log), profiled("transform", profile, Path(log)) as clock:
         )
     geometry = describe(
         model=snakemake.wildcards.model,
-        extract=read_json_file(Path(snakemake.input.extract)),
-        decompose=read_json_file(Path(snakemake.input.decompose)),
+        extract=read_facts(Path(snakemake.input.extract)),
+        decompose=decompose,
         transform={
             **facts,
             "backend": backend.name,
             "device": backend.device,
+            "made_with": made_with(snakemake.params.code, snakemake.config),
             **allotment,
             **clock.record(),
         },
     )
-    write_json(Path(snakemake.output.geometry), geometry)
+    write_facts(Path(snakemake.output.geometry), geometry)

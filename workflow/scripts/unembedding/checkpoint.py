@@ -96,12 +96,12 @@ class Checkpoint:
 
     def choose(self, exact: str | None = None) -> Choice:
         """Choose the unembedding tensor; see ``layouts.choose_unembedding``."""
-        where = self.source.where()
+        where, names = self.source.where(), dict.fromkeys(self.weight_map)
         try:
-            return choose_unembedding(dict.fromkeys(self.weight_map), self.config, where, exact)
+            return choose_unembedding(names, self.config, where, exact)
         except GeometryError:  # say it again with shapes, for which every header must be read
             tensors = [t for f in self._files(self.format) for t in self.tensors(f).values()]
-            shapes = dict.fromkeys(self.weight_map) | {t.name: t.shape for t in tensors}
+            shapes = names | {t.name: t.shape for t in tensors}
             return choose_unembedding(shapes, self.config, where, exact)
 
     def find(self, name: str) -> StoredTensor:
@@ -109,15 +109,14 @@ class Checkpoint:
 
         The shard that the index names is looked at first, then the others: an index can be wrong.
         """
-        named = self.weight_map[name]
+        named = self.weight_map.get(name)
         files = self._files(self.format)
         if named in files and name in (tensors := self.tensors(named)):
             return locate(self.source, tensors[name])
         for file in files:
             if file != named and name in (tensors := self.tensors(file)):
-                self.source.warnings.append(
-                    f"The index puts {name!r} in {named!r}; it was found in {file!r}."
-                )
+                puts = f"puts {name!r} in {named!r}" if named else f"does not know {name!r}"
+                self.source.warnings.append(f"The index {puts}; it was found in {file!r}.")
                 return locate(self.source, tensors[name])
         missing = "which is missing" if named not in files else "which does not hold it"
         raise GeometryError(

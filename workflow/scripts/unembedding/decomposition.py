@@ -16,7 +16,10 @@ from profiling import Stopwatch
 from unembedding.backends import Backend
 from unembedding.errors import GeometryError
 from unembedding.extraction import UNEMBEDDING
-from unembedding.tensor_file import SAFETENSORS, TensorFile, TensorWriter, block_rows
+from unembedding.tensor_file import SAFETENSORS, SHA256, TensorFile, TensorWriter, block_rows
+
+UNEMBEDDING_SHA256 = "unembedding_sha256"
+"""Metadata key of what is computed from γ: the digest of the γ that it was computed from."""
 
 
 def decompose(
@@ -46,12 +49,15 @@ def decompose(
     with clock("covariance"):
         covariance = backend.gram(gamma.blocks(UNEMBEDDING, used), mean, dtype)
         covariance /= used
+        backend.synchronize()  # or the next step would wait for what this one began
     with clock("eigh"):
         eigenvalues, eigenvectors = backend.eigh(covariance, dtype)
     del covariance
+    _require_finite(eigenvalues, eigenvectors, unembedding)
+    made_from = {UNEMBEDDING_SHA256: gamma.metadata[SHA256]}
     with clock("write"):
-        _write(target, mean, eigenvalues, eigenvectors, {"rows": str(used)})
-    return {"rows": used, "height": height, "width": width, "precision": precision}
+        _write(target, mean, eigenvalues, eigenvectors, {"rows": str(used), **made_from})
+    return {"rows": used, "height": height, "width": width, "precision": precision, **made_from}
 
 
 def rows_used(height: int, rows: int | None, where: Path) -> int:
@@ -92,6 +98,14 @@ def _where_not_finite(gamma: TensorFile, rows: int) -> str:
         f"{value} at row {position[0] if position else '?'}, column "
         f"{position[1] if position else '?'}. No covariance can be computed; check the checkpoint."
     )
+
+
+def _require_finite(eigenvalues: np.ndarray, eigenvectors: np.ndarray, where: Path) -> None:
+    if not (np.isfinite(eigenvalues).all() and np.isfinite(eigenvectors.sum())):
+        raise GeometryError(
+            f"The covariance of {where} has no finite eigendecomposition in {eigenvalues.dtype}: "
+            "its values are too large, or too far apart, for this precision."
+        )
 
 
 def _write(

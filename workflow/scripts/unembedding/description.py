@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from files import read_json_file
-from unembedding.revisions import parse_progress
+from errors import UserError
+from files import read_facts
+from unembedding.errors import GeometryError
+from unembedding.revisions import folder_name, parse_progress, read_revisions
 
 # The columns of summary.csv: where each value stands in geometry.json.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -34,6 +37,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "seconds_decompose": ("seconds", "decompose"),
     "seconds_transform": ("seconds", "transform"),
     "bytes_fetched": ("bytes_fetched",),
+    "verified": ("unembedding", "verified"),
+    "duplicate_of": ("duplicate_of",),
     "warnings": ("warnings",),
 }
 
@@ -46,6 +51,13 @@ def describe(
 ) -> dict[str, Any]:
     """Return the content of geometry.json from the facts that the three stages recorded."""
     stages = {"extract": extract, "decompose": decompose, "transform": transform}
+    used = {facts["unembedding_sha256"] for facts in (decompose, transform)}
+    if used != {extract["sha256"]}:
+        raise GeometryError(
+            f"The stages of {model}/{extract['revision']} are not of the same matrix: "
+            f"{extract['sha256']} was fetched, and {', '.join(sorted(used))} used. Delete the "
+            "revision's folder and run again."
+        )
     progress = parse_progress(extract["revision"])
     warnings = [w for facts in stages.values() for w in facts["warnings"]]
     return {
@@ -54,7 +66,9 @@ def describe(
         "revision": extract["revision"],
         "commit": extract["commit"],
         "training": vars(progress) if progress else None,
-        "unembedding": {key: extract[key] for key in ("tensor", "file", "tied", "dtype")},
+        "unembedding": {
+            key: extract[key] for key in ("tensor", "file", "tied", "dtype", "sha256", "verified")
+        },
         "rows": transform["rows"],
         "matrix_rows": decompose["height"],
         "vocabulary": extract["vocabulary"],
@@ -74,19 +88,52 @@ def describe(
         "seconds": {stage: facts["seconds"] for stage, facts in stages.items()},
         "steps": {stage: facts["steps"] for stage, facts in stages.items()},
         "bytes_fetched": extract["bytes_fetched"],
+        "made_with": {stage: facts["made_with"] for stage, facts in stages.items()},
         "warnings": list(dict.fromkeys(warnings)),
     }
 
 
-def summary(descriptions: Iterable[Path]) -> str:
-    """Return the content of summary.csv, one row per geometry.json, in their order."""
+def gather(descriptions: Iterable[Path]) -> list[dict[str, Any]]:
+    """Return the content of each geometry.json, and of which earlier one it is a duplicate."""
+    geometries = [read_facts(path) for path in descriptions]
+    for same in identical(geometries):
+        first, *others = (geometries[i] for i in same)
+        for other in others:
+            other["duplicate_of"] = f"{first['model']}/{first['revision']}"
+    return [{"duplicate_of": None, **geometry} for geometry in geometries]
+
+
+def identical(geometries: Sequence[dict[str, Any]]) -> list[list[int]]:
+    """Return the positions of checkpoints whose γ are equal byte for byte, a list for each γ."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for position, geometry in enumerate(geometries):
+        gamma = geometry["unembedding"]
+        key = (gamma["sha256"], gamma["dtype"], geometry["matrix_rows"], geometry["width"])
+        groups.setdefault(key, []).append(position)
+    return list(groups.values())
+
+
+def summary(geometries: Iterable[dict[str, Any]]) -> str:
+    """Return the content of summary.csv, one row per checkpoint that was gathered, in order."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for path in descriptions:
-        geometry = read_json_file(path)
+    for geometry in geometries:
         writer.writerow([_cell(geometry, place) for place in COLUMNS.values()])
     return text.getvalue()
+
+
+def finished(results: Path) -> list[Path]:
+    """Return each geometry.json of a folder of results, in the order of summary.csv.
+
+    That is models by name, and of each the revisions as its revisions.tsv lists them.
+    """
+    return [
+        path
+        for pinned in sorted(results.glob("*/revisions.tsv"))
+        for revision in read_revisions(pinned)
+        if (path := pinned.parent / folder_name(revision) / "geometry.json").is_file()
+    ]
 
 
 def _cell(geometry: Any, place: tuple[str, ...]) -> Any:
@@ -96,3 +143,10 @@ def _cell(geometry: Any, place: tuple[str, ...]) -> Any:
     if isinstance(value, list):
         return "; ".join(value)
     return str(value).lower() if isinstance(value, bool) else value
+
+
+if __name__ == "__main__":  # python -m unembedding.description results/geometry > summary.csv
+    try:
+        print(summary(gather(finished(Path(sys.argv[1])))), end="")
+    except UserError as error:
+        sys.exit(f"Error: {error}")

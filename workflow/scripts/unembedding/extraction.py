@@ -70,12 +70,15 @@ def extract_unembedding(
                     f"config.json ties the embeddings, yet {tensor.name!r} and {twin.name!r} "
                     "differ; the head was taken."
                 )
+        verified = tensor.file in source.verified
         writer.close({"tied": str(tied).lower()})
     return {
         **metadata,
         "tied": tied,
         "dtype": tensor.dtype,
         "shape": list(tensor.shape),
+        "sha256": writer.sha256,
+        "verified": verified,
         "vocabulary": _vocabulary(checkpoint.config),
         "bytes_fetched": source.bytes_fetched,
         "warnings": warnings + source.warnings,

@@ -12,12 +12,20 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
-from huggingface_hub import HfApi, hf_hub_url, is_offline_mode, try_to_load_from_cache
+import huggingface_hub
+from huggingface_hub import (
+    HfApi,
+    hf_hub_download,
+    hf_hub_url,
+    is_offline_mode,
+    try_to_load_from_cache,
+)
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -31,12 +39,13 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from unembedding.errors import GeometryError
-from unembedding.sources import LocalFolder
+from unembedding.sources import LocalFolder, differs, hasher
 
 TIMEOUT = 30  # seconds without a byte; huggingface_hub's shared client has none
 ATTEMPTS = 6  # without progress
 LONGEST_WAIT = 300  # seconds, whatever the server asks for
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+RATE_LIMIT = "the Hub's rate limit is reached (HTTP 429). Run again later, or with a token."
 FAILURES = (
     httpx2.HTTPError,
     httpx2.InvalidURL,
@@ -54,6 +63,8 @@ class HubRepository:
         self.repo, self.revision, self.commit = repo, revision, commit
         self.bytes_fetched = 0
         self.warnings: list[str] = []
+        self.verified: set[str] = set()
+        self._etags: dict[tuple[str, str], str] = {}
 
     @cached_property
     def _info(self) -> dict[str, tuple[int, str | None]]:
@@ -64,11 +75,15 @@ class HubRepository:
             self.where(),
         )
         return {
-            f.rfilename: (f.size or 0, f.lfs.sha256 if f.lfs else None) for f in info.siblings or []
+            f.rfilename: (f.size or 0, f.lfs.sha256 if f.lfs else f.blob_id)
+            for f in info.siblings or []
         }
 
     def sizes(self) -> dict[str, int]:
         return {name: size for name, (size, _) in self._info.items() if "/" not in name}
+
+    def digest(self, name: str) -> str | None:
+        return self._info[name][1]
 
     def where(self, name: str = "") -> str:
         return f"{self.repo}@{self.revision}" + (f"/{name}" if name else "")
@@ -94,6 +109,7 @@ class HubRepository:
         headers = {**build_hf_headers(), **asked}
         with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT) as response:
             hf_raise_for_status(response)
+            self._require_same(name, response)
             skip = 0
             if response.status_code == 200:
                 skip = start
@@ -119,11 +135,21 @@ class HubRepository:
             f"the answer ended {wanted} bytes early", request=response.request
         )
 
+    def _require_same(self, name: str, response: httpx2.Response) -> None:
+        """Raise where a host says that a file is no longer the one it has sent parts of before."""
+        etag = response.headers.get("ETag", "").removeprefix("W/")
+        before = self._etags.setdefault((name, response.url.host), etag)
+        if etag and before and etag != before:
+            raise httpx2.RemoteProtocolError(
+                f"the file changed while it was read: its ETag was {before}, and is {etag}",
+                request=response.request,
+            )
+
     def _warn_once(self, warning: str) -> None:
         if warning not in self.warnings:
             self.warnings.append(warning)
 
-    def snapshot(self) -> LocalFolder:
+    def snapshot(self) -> Snapshot:
         """Download every file of the commit into the Hub cache, and return its folder there."""
         from huggingface_hub import snapshot_download
 
@@ -132,12 +158,99 @@ class HubRepository:
             for name, (size, _) in ({} if is_offline_mode() else self._info).items()
             if not isinstance(try_to_load_from_cache(self.repo, name, revision=self.commit), str)
         ]
-        folder = with_retries(
-            lambda: snapshot_download(self.repo, revision=self.commit), self.where()
-        )
-        local = LocalFolder(Path(folder))
-        local.bytes_fetched = sum(missing)
-        return local
+        with cache_writable(self.where()):
+            folder = _cached(
+                lambda: snapshot_download(self.repo, revision=self.commit, etag_timeout=TIMEOUT),
+                self.where(),
+            )
+        snapshot = Snapshot(Path(folder), self)
+        snapshot.bytes_fetched = sum(missing)
+        return snapshot
+
+    def fetch_again(self, name: str) -> None:
+        """Replace one file of the Hub cache."""
+        with cache_writable(self.where(name)):
+            _cached(
+                lambda: hf_hub_download(
+                    self.repo,
+                    name,
+                    revision=self.commit,
+                    force_download=True,
+                    etag_timeout=TIMEOUT,
+                ),
+                self.where(name),
+            )
+
+
+class Snapshot(LocalFolder):
+    """A commit in the Hub cache, whose files are checked against the Hub before they are read."""
+
+    def __init__(self, folder: Path, repository: HubRepository) -> None:
+        super().__init__(folder)
+        self.repository = repository
+
+    def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
+        if name not in self.verified:
+            self._verify(name)
+        yield from super().stream(name, start, stop)
+
+    def _verify(self, name: str) -> None:
+        """Check a file against the Hub's digest; one that differs is fetched once more."""
+        expected = self._expected(name)
+        if expected is None:
+            return
+        if self._hash(name, expected) != expected:
+            self.repository.fetch_again(name)
+            self.bytes_fetched += self.sizes()[name]
+            if (found := self._hash(name, expected)) != expected:
+                raise differs(self.repository.where(name), expected, found)
+            self.warnings.append(f"{name} was damaged in the Hub cache and has been fetched again.")
+        self.verified.add(name)
+
+    def _expected(self, name: str) -> str | None:
+        """Return the Hub's digest of a file; offline the name of its blob in the cache, if any."""
+        if not is_offline_mode():
+            return self.repository.digest(name)
+        blob = (self.folder / name).resolve().name
+        return blob if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob) else None
+
+    def _hash(self, name: str, digest: str) -> str:
+        size = self.sizes()[name]
+        found = hasher(digest, size)
+        for chunk in super().stream(name, 0, size):
+            found.update(chunk)
+        return found.hexdigest()
+
+
+def _cached(download: Callable[[], Result], where: str) -> Result:
+    """Call a download of huggingface_hub, which tries again by itself, and waits without end."""
+
+    def refuse_long_waits(response: httpx2.Response) -> None:
+        if (_wait_asked_for(response) or 0) > LONGEST_WAIT:
+            raise GeometryError(f"{where}: {RATE_LIMIT}")
+
+    session = get_session()
+    session.timeout = TIMEOUT
+    hooks = session.event_hooks
+    session.event_hooks = {**hooks, "response": [*hooks["response"], refuse_long_waits]}
+    try:
+        return with_retries(download, where, attempts=2)
+    finally:
+        session.event_hooks = hooks
+
+
+@contextmanager
+def cache_writable(where: str) -> Iterator[None]:
+    """Turn what hinders writing into the Hub cache into a message that says where that is."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or huggingface_hub.constants.HF_HUB_CACHE
+        raise GeometryError(
+            f"{where} could not be stored in the Hub cache ({place}): "
+            f"{error.strerror or error}. Free some space or check the permissions, or name another "
+            "folder with HF_HOME."
+        ) from None
 
 
 def list_refs(repo: str, pull_requests: bool = False) -> dict[str, str]:
@@ -163,7 +276,7 @@ def commit_exists(repo: str, commit: str) -> bool:
     return with_retries(exists, repo)
 
 
-def with_retries(call: Callable[[], Result], where: str) -> Result:
+def with_retries(call: Callable[[], Result], where: str, attempts: int = ATTEMPTS) -> Result:
     """Call until it succeeds, waiting between transient failures; raise GeometryError at last."""
     failures = 0
     while True:
@@ -171,12 +284,12 @@ def with_retries(call: Callable[[], Result], where: str) -> Result:
             return call()
         except FAILURES as error:
             failures += 1
-            wait_or_raise(error, failures, where)
+            wait_or_raise(error, failures, where, attempts)
         except HFValidationError as error:
             raise GeometryError(f"{where} is no name of a repository: {error}") from None
 
 
-def wait_or_raise(error: Exception, failures: int, where: str) -> None:
+def wait_or_raise(error: Exception, failures: int, where: str, attempts: int = ATTEMPTS) -> None:
     """Wait before the next attempt, or raise what the error means to a person."""
     if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # snapshot_download hides the real one
@@ -184,14 +297,14 @@ def wait_or_raise(error: Exception, failures: int, where: str) -> None:
     transient = isinstance(error, httpx2.TransportError) and not isinstance(
         error, httpx2.LocalProtocolError | httpx2.UnsupportedProtocol
     )
-    if failures >= ATTEMPTS or not (transient or status in TRANSIENT):
+    if failures >= attempts or not (transient or status in TRANSIENT):
         raise explain(error, where) from None
-    asked = _wait_asked_for(error)
+    asked = _wait_asked_for(error.response) if isinstance(error, HfHubHTTPError) else None
     if asked is not None and asked > LONGEST_WAIT:
         raise explain(error, where) from None
     wait = (asked or min(2**failures, 60)) * random.uniform(1, 1.25)
     print(
-        f"{where}: {_reason(error)}; attempt {failures} of {ATTEMPTS}, next in {wait:.0f} s",
+        f"{where}: {_reason(error)}; attempt {failures} of {attempts}, next in {wait:.0f} s",
         file=sys.stderr,
     )
     time.sleep(wait)
@@ -222,7 +335,7 @@ def explain(error: Exception, where: str) -> GeometryError:
     elif status == 401:
         advice = f"the Hub asks for a token (HTTP 401). {token}."
     elif status == 429:
-        advice = "the Hub's rate limit is reached (HTTP 429). Run again later, or with a token."
+        advice = RATE_LIMIT
     elif status is not None:
         advice = f"the Hub answered HTTP {status} at {_url(error)}. Run again later."
     else:
@@ -240,13 +353,11 @@ def _is_range(response: httpx2.Response, start: int, stop: int) -> bool:
     )
 
 
-def _wait_asked_for(error: Exception) -> float | None:
+def _wait_asked_for(response: httpx2.Response) -> float | None:
     """Return the seconds that Retry-After or RateLimit ask for (RFC 9110, ratelimit-headers)."""
-    if not isinstance(error, HfHubHTTPError):
-        return None
-    headers = error.response.headers
+    headers = response.headers
     found = re.fullmatch(r"\s*(\d+)\s*", headers.get("Retry-After", "")) or re.search(
-        r"\bt=(\d+)", headers.get("RateLimit", "") if error.response.status_code == 429 else ""
+        r"\bt=(\d+)", headers.get("RateLimit", "") if response.status_code == 429 else ""
     )
     return int(found[1]) + 1 if found else None
 

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from files import read_json_file, write_text
+from files import read_facts
+from plotting import save
+from unembedding.description import identical
 from unembedding.tensor_file import TensorFile
 
-matplotlib.use("svg")
-matplotlib.rcParams.update(
-    {
-        "svg.hashsalt": "unembedding",  # the same data give the same file
-        "svg.fonttype": "none",
-        "font.size": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.alpha": 0.3,
-    }
-)
 MOST_SPECTRA = 8  # lines that can still be told apart
 TITLES = {
     "spectrum": "eigenvalues of the unembedding's covariance",
@@ -44,10 +32,16 @@ class Point:
 
     geometry: dict[str, Any]
     decomposition: Path
+    twin: str | None = None
+    """Another revision whose γ is the same byte for byte."""
 
     @property
     def revision(self) -> str:
         return self.geometry["revision"]
+
+    @property
+    def label(self) -> str:
+        return self.revision + (f" (= {self.twin})" if self.twin else "")
 
     @property
     def training(self) -> tuple[int, int] | None:
@@ -63,7 +57,7 @@ def plot_model(
 ) -> None:
     """Draw the plots named in ``targets`` from the results of a model's revisions."""
     pairs = zip(geometries, decompositions, strict=True)
-    points = [Point(read_json_file(g), d) for g, d in pairs]
+    points = _with_twins([Point(read_facts(g), d) for g, d in pairs])
     points.sort(key=lambda p: (p.training is None, p.training or (0, 0)))
     draw = {
         "spectrum": _spectrum,
@@ -76,9 +70,17 @@ def plot_model(
         axes = figure.add_subplot()
         draw[name](axes, points)
         axes.set_title(f"{model}: {TITLES[name]}", loc="left", fontsize=11)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-        write_text(target, text.getvalue())
+        save(figure, target)
+
+
+def _with_twins(points: list[Point]) -> list[Point]:
+    """Return the points, of which those with the same γ name each other."""
+    marked = list(points)
+    for same in identical([point.geometry for point in points]):
+        for position, other in zip(same, same[1:] + same[:1], strict=True):
+            if other != position:
+                marked[position] = replace(points[position], twin=points[other].revision)
+    return marked
 
 
 def _spectrum(axes: Axes, points: list[Point]) -> None:
@@ -88,7 +90,9 @@ def _spectrum(axes: Axes, points: list[Point]) -> None:
             points[i] for i in np.linspace(0, len(points) - 1, MOST_SPECTRA).round().astype(int)
         ]
     for index, point in enumerate(shown):
-        eigenvalues = TensorFile(point.decomposition).read("eigenvalues", 1)[::-1]
+        decomposition = TensorFile(point.decomposition)
+        decomposition.verify()
+        eigenvalues = decomposition.read("eigenvalues", 1)[::-1]
         positive = eigenvalues[eigenvalues > 0]
         shade = 0.8 - 0.8 * index / max(len(shown) - 1, 1)
         axes.plot(
@@ -98,7 +102,7 @@ def _spectrum(axes: Axes, points: list[Point]) -> None:
             marker="os^Dvx+*"[index % 8],
             markevery=0.2,
             markersize=4,
-            label=point.revision,
+            label=point.label,
         )
     axes.set(
         xlabel="index (largest first)",
@@ -135,7 +139,8 @@ def _over_training(axes: Axes, points: list[Point], quantity: str) -> None:
             marker="os^D"[index % 4],
             label=f"stage {stage}",
         )
-    if len(stages) > 1:
+    _mark_twins(axes, points, quantity)
+    if len(stages) > 1 or any(p.twin and p.training for p in points):
         axes.legend(fontsize=8)
     if stages:
         axes.set_xlabel("training step (logarithmic from the first step on)")
@@ -144,12 +149,28 @@ def _over_training(axes: Axes, points: list[Point], quantity: str) -> None:
         for point in (p for p in points if not p.training):  # such as main: a level, not a step
             level = point.geometry[quantity]
             axes.axhline(level, color="0.4", linestyle=":", linewidth=1)
-            _label_level(axes, point.revision, level)
+            _label_level(axes, point.label, level)
     else:
         positions = range(len(points))
         axes.plot(positions, [p.geometry[quantity] for p in points], "o", color="0")
-        axes.set_xticks(positions, [p.revision for p in points], rotation=30, ha="right")
+        axes.set_xticks(positions, [p.label for p in points], rotation=30, ha="right")
         axes.set_xlabel("revision")
+
+
+def _mark_twins(axes: Axes, points: list[Point], quantity: str) -> None:
+    """Draw checkpoints hollow whose γ is that of another revision, so that nobody reads a trend."""
+    twins = [p for p in points if p.training and p.twin]
+    if twins:
+        axes.plot(
+            [p.training[1] for p in twins if p.training],
+            [p.geometry[quantity] for p in twins],
+            "o",
+            color="0",
+            markerfacecolor="1",
+            markersize=9,
+            zorder=3,
+            label="the same γ as another revision",
+        )
 
 
 def _label_level(axes: Axes, text: str, level: float) -> None:
@@ -174,7 +195,7 @@ def _seconds(axes: Axes, points: list[Point]) -> None:
         )
         bottom += seconds
     step = max(1, len(points) // 12)
-    labels = [p.revision for p in points]
+    labels = [p.label for p in points]
     axes.set_xticks(positions[::step], labels[::step], rotation=30, ha="right", fontsize=8)
     axes.set(ylabel="seconds", xlabel="revision", ylim=(0, 1.3 * bottom.max()))
     axes.legend(fontsize=8, ncols=3, loc="upper right")

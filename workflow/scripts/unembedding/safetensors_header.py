@@ -17,6 +17,8 @@ from unembedding.sources import Source, read
 from unembedding.stored import StoredTensor
 
 MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors library
+MOST_DIMENSIONS = 64  # as many as PyTorch has
+LONGEST = 2**63  # no file has more bytes
 LFS_POINTER = b"version https://git-lfs"
 ITEM_BITS = {
     "F64": 64,
@@ -82,12 +84,17 @@ def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def _tensor(name: str, entry: Mapping[str, Any], file: str, data_start: int) -> StoredTensor:
     shape = tuple(entry["shape"])
-    if not all(type(n) is int and n >= 0 for n in shape):
-        raise ValueError(f"tensor {name!r} has the shape {list(shape)}")
+    if not is_shape(shape):
+        raise ValueError(f"tensor {name!r} has the shape {str(list(shape))[:200]}")
     start, stop = entry["data_offsets"]
     if type(start) is not int or type(stop) is not int:
         raise ValueError(f"tensor {name!r} has the offsets {entry['data_offsets']}")
     return StoredTensor(name, file, str(entry["dtype"]), shape, data_start + start)
+
+
+def is_shape(shape: tuple[Any, ...]) -> bool:
+    """Return whether these can be lengths, whose product is then quickly formed."""
+    return len(shape) <= MOST_DIMENSIONS and all(type(n) is int and 0 <= n < LONGEST for n in shape)
 
 
 def _check(tensor: StoredTensor, entry: Mapping[str, Any], data_size: int, where: str) -> None:

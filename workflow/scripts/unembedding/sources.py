@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,12 +23,19 @@ class Source(Protocol):
     warnings: list[str]
     """What went differently than asked, for geometry.json."""
 
+    verified: set[str]
+    """Files of which every byte was checked against the digest that their origin gives."""
+
     def sizes(self) -> dict[str, int]:
         """Return {file name: size in bytes} of the checkpoint's top level."""
         ...
 
     def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
         """Yield bytes ``start`` to ``stop`` (exclusive) of a file, all of them or an error."""
+        ...
+
+    def digest(self, name: str) -> str | None:
+        """Return what the origin says a file hashes to (see ``hasher``), None where it does not."""
         ...
 
     def where(self, name: str = "") -> str:
@@ -42,6 +50,7 @@ class LocalFolder:
         self.folder = folder
         self.bytes_fetched = 0
         self.warnings: list[str] = []
+        self.verified: set[str] = set()
         if not folder.is_dir():
             raise GeometryError(f"There is no folder {folder}. Check `path:` in the configuration.")
 
@@ -60,8 +69,23 @@ class LocalFolder:
         if start < stop:
             raise GeometryError(f"{self.where(name)} ends at byte {start}; {stop} were expected.")
 
+    def digest(self, name: str) -> str | None:
+        return None  # a folder says nothing about its files
+
     def where(self, name: str = "") -> str:
         return str(self.folder / name)
+
+
+def hasher(digest: str, size: int) -> Any:
+    """Return the hash that a digest is of: git-lfs takes SHA-256, git SHA-1 with a prefix."""
+    return hashlib.sha256() if len(digest) == 64 else hashlib.sha1(b"blob %d\0" % size)
+
+
+def digest_of(content: bytes, like: str) -> str:
+    """Return the digest of a whole file, of the kind that ``like`` is of."""
+    found = hasher(like, len(content))
+    found.update(content)
+    return found.hexdigest()
 
 
 def read(source: Source, name: str, start: int, stop: int) -> bytes:
@@ -70,11 +94,37 @@ def read(source: Source, name: str, start: int, stop: int) -> bytes:
 
 
 def read_json(source: Source, name: str) -> Any:
-    """Return the parsed content of a small JSON file, or raise GeometryError naming it."""
+    """Return the parsed content of a small JSON file, or raise GeometryError naming it.
+
+    Where the origin gives a digest, content that differs is fetched once more, and then refused.
+    """
     size = source.sizes()[name]
     if size > SMALL_FILE:
         raise GeometryError(f"{source.where(name)} has {size} bytes; that is no JSON description.")
+    content = _genuine(source, name, size)
     try:
-        return json.loads(read(source, name, 0, size))
+        return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise GeometryError(f"{source.where(name)} is not valid JSON: {error}") from None
+
+
+def _genuine(source: Source, name: str, size: int) -> bytes:
+    """Return a whole small file, as its origin means it to be."""
+    content = read(source, name, 0, size)
+    expected = source.digest(name)
+    if expected is None:
+        return content
+    if digest_of(content, expected) != expected:
+        content = read(source, name, 0, size)
+        if (found := digest_of(content, expected)) != expected:
+            raise differs(source.where(name), expected, found)
+    source.verified.add(name)
+    return content
+
+
+def differs(where: str, expected: str, found: str) -> GeometryError:
+    """Return the error of a file that came twice with other bytes than its origin announces."""
+    return GeometryError(
+        f"{where} was fetched twice, and its bytes have the digest {found}; the Hub says "
+        f"{expected}. Something between the Hub and here changes files; try another network."
+    )

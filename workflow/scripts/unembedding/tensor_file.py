@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
+from files import CHECKSUM, checksum
 from unembedding.dtypes import STORAGE, widen
 from unembedding.errors import GeometryError
 from unembedding.safetensors_header import read_header
@@ -37,6 +38,7 @@ class TensorWriter:
         self.file, self.metadata = file, dict(metadata)
         self.written = self.expected = 0
         self.entries: dict[str, object] = {}
+        self.tensors = dict(tensors)
         self.digest = hashlib.sha256()
         for name, (dtype, shape) in tensors.items():
             stop = self.expected + math.prod(shape) * STORAGE[dtype].itemsize
@@ -44,7 +46,7 @@ class TensorWriter:
             self.entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": offsets}
             self.expected = stop
         # The header comes first in the file and is known last, so its place is kept free.
-        room = len(self._header({SHA256: "0" * 64})) + ROOM_FOR_METADATA
+        room = len(self._header({SHA256: "0" * 64, CHECKSUM: "0" * 64})) + ROOM_FOR_METADATA
         self.header_size = room + -room % 8
         file.write(b"\0" * (8 + self.header_size))
 
@@ -65,7 +67,9 @@ class TensorWriter:
         """Write the header, with the digest and what else is known only now."""
         if self.written != self.expected:
             raise RuntimeError(f"{self.written} bytes were written of {self.expected}")
-        header = self._header({**(metadata or {}), SHA256: self.sha256})
+        late = {**(metadata or {}), SHA256: self.sha256}
+        described = [(name, *tensor) for name, tensor in self.tensors.items()]
+        header = self._header({**late, CHECKSUM: _of_header(described, {**self.metadata, **late})})
         self.file.seek(0)
         self.file.write(self.header_size.to_bytes(8, "little") + header.ljust(self.header_size))
 
@@ -121,7 +125,15 @@ class TensorFile:
         return widen(stored, tensor.dtype)
 
     def verify(self) -> None:
-        """Check the file's bytes against its own digest; raise GeometryError where they differ."""
+        """Check the file's bytes against its own digests; raise GeometryError where they differ."""
+        tensors = sorted(self.tensors.values(), key=lambda t: t.start)
+        described = [(t.name, t.dtype, t.shape) for t in tensors]
+        metadata = {k: v for k, v in self.metadata.items() if k != CHECKSUM}
+        if self.metadata.get(CHECKSUM) != _of_header(described, metadata):
+            raise GeometryError(
+                f"{self.path} is damaged: its header is not what was written. "
+                "Delete it and run again."
+            )
         expected = self.metadata.get(SHA256)
         start = min((t.start for t in self.tensors.values()), default=0)
         digest = hashlib.sha256()
@@ -134,6 +146,13 @@ class TensorFile:
                 f"{self.path} is damaged: its bytes have the sha256 {digest.hexdigest()}, and "
                 f"{expected} was written. Delete it and run again."
             )
+
+
+def _of_header(
+    tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]
+) -> str:
+    """Return the checksum of a header: the tensors in their order in the file, and the metadata."""
+    return checksum([list(tensors), dict(metadata)])
 
 
 def block_rows(width: int) -> int:

@@ -1,64 +1,29 @@
 """PyTorch's zip archives (``pytorch_model.bin``, ``model.pt``), read by range, without PyTorch.
 
 An archive holds one pickle, which says for each tensor in which entry of the archive its numbers
-are, and one uncompressed entry per storage. The pickle is read with an unpickler that knows only
-the handful of names from which tensors are built, as ``torch.load(weights_only=True)`` does, and
-that builds descriptions instead of tensors: nothing in the file is ever called. This needs no
-import of torch (seconds, in every job) and no private interface of it.
+are (``tensor_pickle``), and one uncompressed entry per storage. This needs no import of torch
+(seconds, in every job) and no private interface of it.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import pickle
 import zipfile
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from unembedding.errors import GeometryError
 from unembedding.safetensors_header import ITEM_BITS, LFS_POINTER
 from unembedding.sources import SMALL_FILE, Source, read
 from unembedding.stored import StoredTensor
+from unembedding.tensor_pickle import Described, read_pickle
 
 READ_AHEAD = 64 * 2**10
+LARGEST_DIRECTORY = 16 * 2**20  # bytes, of 200,000 tensors
 LOCAL_HEADER = 30  # bytes before the name of a zip entry, APPNOTE.TXT 4.3.7
 DEEPEST = 4  # levels of dicts around a state dict in a training checkpoint
-STORAGES = {
-    "DoubleStorage": "F64",
-    "FloatStorage": "F32",
-    "HalfStorage": "F16",
-    "BFloat16Storage": "BF16",
-    "LongStorage": "I64",
-    "IntStorage": "I32",
-    "ShortStorage": "I16",
-    "CharStorage": "I8",
-    "ByteStorage": "U8",
-    "BoolStorage": "BOOL",
-}
-
-
-# Named tuples, since a pickle can set attributes of what it builds, and these have none to set.
-
-
-class _Dtype(NamedTuple):
-    name: str
-
-
-class _Storage(NamedTuple):
-    dtype: str
-    key: str
-
-
-class _Described(NamedTuple):
-    """What the pickle says of a tensor."""
-
-    storage: _Storage
-    offset: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
 
 
 def read_archive(source: Source, file: str) -> dict[str, StoredTensor]:
@@ -68,7 +33,7 @@ def read_archive(source: Source, file: str) -> dict[str, StoredTensor]:
     PyTorch 1.6, or whose pickle asks for anything but tensors.
     """
     where = source.where(file)
-    reader = io.BufferedReader(_RangeFile(source, file), READ_AHEAD)
+    reader = _Bounded(_RangeFile(source, file))
     try:
         archive = zipfile.ZipFile(reader)
     except zipfile.BadZipFile:
@@ -83,7 +48,7 @@ def read_archive(source: Source, file: str) -> dict[str, StoredTensor]:
         b"little"
     ):
         raise GeometryError(f"{where} is stored in big-endian order, which is not supported.")
-    state = _unpickle(_entry(source, file, entries[f"{root}data.pkl"]), where)
+    state = read_pickle(_entry(source, file, entries[f"{root}data.pkl"]), where)
     tensors = {}
     for name, described in _tensors(state):
         entry = entries.get(f"{root}data/{described.storage.key}")
@@ -147,7 +112,7 @@ def _entry(source: Source, file: str, entry: zipfile.ZipInfo) -> bytes:
 
 
 def _stored(
-    name: str, file: str, described: _Described, entry: zipfile.ZipInfo, where: str
+    name: str, file: str, described: Described, entry: zipfile.ZipInfo, where: str
 ) -> StoredTensor:
     dtype, count = described.storage.dtype, math.prod(described.shape)
     size = ITEM_BITS.get(dtype, 0) // 8  # 0 for a type that is refused when its tensor is asked for
@@ -170,7 +135,7 @@ def _stored(
     )
 
 
-def _is_row_major(described: _Described) -> bool:
+def _is_row_major(described: Described) -> bool:
     step = 1
     for length, stride in zip(reversed(described.shape), reversed(described.stride), strict=True):
         if length != 1 and stride != step:  # a stride along one element is never taken
@@ -179,67 +144,30 @@ def _is_row_major(described: _Described) -> bool:
     return True
 
 
-def _tensors(state: Any) -> Iterator[tuple[str, _Described]]:
+def _tensors(state: Any) -> Iterator[tuple[str, Described]]:
     """Yield (name, tensor) of a state dict, or of the one inside a training checkpoint."""
     for _ in range(DEEPEST):
         if not isinstance(state, dict):
             return
         for key, value in state.items():
-            if isinstance(value, _Described) and isinstance(key, str):
+            if isinstance(value, Described) and isinstance(key, str):
                 yield key, value
         state = state.get("state_dict", state.get("model"))
 
 
-def _unpickle(data: bytes, where: str) -> Any:
-    try:
-        return _TensorUnpickler(io.BytesIO(data)).load()
-    except GeometryError as error:
-        raise GeometryError(f"{where}: {error}") from None
-    except Exception as error:  # a broken pickle can raise anything
-        raise GeometryError(f"{where} has a broken pickle: {error!r}") from None
+class _Bounded(io.BufferedReader):
+    """A reader that sets no memory aside for a directory no real archive has."""
 
+    def __init__(self, file: _RangeFile) -> None:
+        super().__init__(file, READ_AHEAD)
+        self.end = file.size
 
-class _TensorUnpickler(pickle.Unpickler):
-    """Builds descriptions of tensors, and refuses every name that is not needed for that."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        if module == "torch._utils" and name in _REBUILD:
-            return _REBUILD[name]
-        if module in ("torch", "torch.storage") and name.endswith("Storage"):
-            return _Dtype(STORAGES.get(name, name.removesuffix("Storage")))
-        if (module, name) == ("torch", "Size"):
-            return tuple
-        raise GeometryError(
-            f"its pickle asks for {module}.{name}, which no weights need; refused. If you trust "
-            "the file, load it once with torch and save its state dict as safetensors."
-        )
-
-    def persistent_load(self, pid: Any) -> _Storage:
-        kind, dtype, key, *_ = pid
-        if kind != "storage" or not isinstance(dtype, _Dtype):
-            raise GeometryError("its pickle refers to something that is no storage; refused.")
-        return _Storage(dtype.name, str(key))
-
-
-def _rebuild_tensor(storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> _Described:
-    numbers = (offset, *shape, *stride)
-    possible = all(type(n) is int and n >= 0 for n in numbers) and len(shape) == len(stride)
-    if not possible or not isinstance(storage, _Storage):
-        raise GeometryError("its pickle describes an impossible tensor; refused.")
-    return _Described(storage, offset, tuple(shape), tuple(stride))
-
-
-def _rebuild_parameter(tensor: _Described, *_: Any) -> _Described:
-    return tensor
-
-
-_REBUILD = {
-    "_rebuild_tensor": _rebuild_tensor,
-    "_rebuild_tensor_v2": _rebuild_tensor,
-    "_rebuild_parameter": _rebuild_parameter,
-}
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0:
+            size = max(0, self.end - self.tell())
+        if size > LARGEST_DIRECTORY:
+            raise OSError(f"it claims {size} bytes")
+        return super().read(size)
 
 
 class _RangeFile(io.RawIOBase):

@@ -13,9 +13,10 @@ import numpy as np
 from files import replacing
 from profiling import Stopwatch
 from unembedding.backends import Backend
+from unembedding.decomposition import UNEMBEDDING_SHA256
 from unembedding.errors import GeometryError
 from unembedding.extraction import UNEMBEDDING
-from unembedding.tensor_file import SAFETENSORS, TensorFile, TensorWriter, block_rows
+from unembedding.tensor_file import SAFETENSORS, SHA256, TensorFile, TensorWriter, block_rows
 
 G = "g"
 INVERSE_SQRT = "inverse_sqrt_covariance"
@@ -40,6 +41,8 @@ def transform(
         decomposed = TensorFile(decomposition)
         decomposed.verify()
         gamma = TensorFile(unembedding)
+        gamma.verify()
+        _require_made_from(decomposed, gamma)
         rows = int(decomposed.metadata["rows"])
         mean, eigenvalues, eigenvectors = _read_decomposition(decomposed, gamma)
     facts = spectrum_facts(eigenvalues)
@@ -55,10 +58,13 @@ def transform(
             G: ("F32", (rows, len(mean))),
             INVERSE_SQRT: (SAFETENSORS[dtype.name], inverse_sqrt.shape),
         }
-        writer = TensorWriter(file, tensors, {"rows": str(rows)})
-        with clock("transform and write"):
+        made_from = {UNEMBEDDING_SHA256: gamma.metadata[SHA256]}
+        writer = TensorWriter(file, tensors, {"rows": str(rows), **made_from})
+        with clock("write"):
             matrix = inverse_sqrt.astype(np.float32)
-            for block in backend.products(gamma.blocks(UNEMBEDDING, rows), mean, matrix):
+            products = backend.products(gamma.blocks(UNEMBEDDING, rows), mean, matrix)
+            for block in clock.each("transform", products):
+                _require_finite(block, unembedding)
                 writer.write(block)
             step = block_rows(len(mean))
             for first in range(0, len(mean), step):
@@ -71,7 +77,7 @@ def transform(
             vectors = decomposed.read("eigenvectors", 2)
             projector = backend.scaled_outer(vectors, kept.astype(np.float64))
         facts["whitening_residual"] = whitening_residual(target, backend, projector)
-    return {"rows": rows, **facts}
+    return {"rows": rows, **facts, **made_from}
 
 
 def spectrum_facts(eigenvalues: np.ndarray) -> dict[str, Any]:
@@ -114,6 +120,23 @@ def _kept(
     return np.arange(width) >= width - rank
 
 
+def _require_made_from(decomposed: TensorFile, gamma: TensorFile) -> None:
+    used, found = decomposed.metadata.get(UNEMBEDDING_SHA256), gamma.metadata[SHA256]
+    if used != found:
+        raise GeometryError(
+            f"{decomposed.path} was computed from another matrix than {gamma.path}: from the "
+            f"sha256 {used}, not {found}. Delete {decomposed.path} and run again."
+        )
+
+
+def _require_finite(block: np.ndarray, where: Path) -> None:
+    if not np.isfinite(block.sum(dtype=np.float64)):
+        raise GeometryError(
+            f"g of {where} leaves the range of float32: the covariance is too close to one without "
+            "full rank, or its values are too small."
+        )
+
+
 def _read_decomposition(
     decomposed: TensorFile, gamma: TensorFile
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -126,8 +149,10 @@ def _read_decomposition(
             f"{decomposed.path} was made for a width of {len(mean)}, and {gamma.path} has {width}. "
             "Delete both and run again."
         )
-    if not np.isfinite(eigenvalues).all():
-        raise GeometryError(f"{decomposed.path} holds eigenvalues that are not finite.")
+    if not all(np.isfinite(array).all() for array in (mean, eigenvalues, eigenvectors)):
+        raise GeometryError(
+            f"{decomposed.path} holds values that are not finite. Delete it and run again."
+        )
     return mean, eigenvalues, eigenvectors
 
 
@@ -146,5 +171,8 @@ def whitening_residual(causal: Path, backend: Backend, projector: np.ndarray | N
         expected = (
             np.eye(stop - first, width, first) if projector is None else projector[first:stop]
         )
-        worst = max(worst, float(np.abs(moments[first:stop] / rows - expected).max()))
+        # Not `max`, for which a number that is no number is never the larger one.
+        worst = float(np.maximum(worst, np.abs(moments[first:stop] / rows - expected).max()))
+    if not np.isfinite(worst):
+        raise GeometryError(f"{causal} holds a g whose products are not finite.")
     return worst

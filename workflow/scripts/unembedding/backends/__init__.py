@@ -7,10 +7,12 @@ the width d and not on the number of tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from unembedding.backends.choice import measured_choice
 from unembedding.errors import GeometryError
 
 DeviceMatrix = Any  # a matrix where the backend computes; passed from gram to eigh or host
@@ -21,7 +23,7 @@ class Backend(Protocol):
 
     name: str
     device: str
-    """Processor or graphics card, as it calls itself."""
+    """Processor, or graphics card with its version of CUDA, as it calls itself."""
 
     def gram(
         self, blocks: Iterable[np.ndarray], shift: np.ndarray, precision: np.dtype
@@ -40,6 +42,14 @@ class Backend(Protocol):
         """
         ...
 
+    def on_device(self, symmetric: np.ndarray) -> DeviceMatrix:
+        """Return a copy of a matrix (d × d, float64) as ``gram`` would return it."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until all that was begun is done, so that a clock can be read."""
+        ...
+
     def host(self, symmetric: DeviceMatrix) -> np.ndarray:
         """Return a result of ``gram`` as a NumPy array with both triangles; may overwrite it."""
         ...
@@ -55,35 +65,58 @@ class Backend(Protocol):
         ...
 
 
-def _numpy() -> Backend:
+def _numpy(driver: str | None = None) -> Backend:
     from unembedding.backends.numpy_backend import NumpyBackend
 
-    return NumpyBackend()
+    return NumpyBackend(driver or "evd")
 
 
-def _torch() -> Backend:
+def _torch(driver: str | None = None) -> Backend:
     from unembedding.backends.torch_backend import TorchBackend
 
-    return TorchBackend()
+    return TorchBackend(driver)
 
 
-def _cupy() -> Backend:
+def _cupy(driver: str | None = None) -> Backend:
     from unembedding.backends.cupy_backend import CupyBackend
 
     return CupyBackend()
 
 
-BACKENDS: dict[str, Callable[[], Backend]] = {"numpy": _numpy, "torch": _torch, "cupy": _cupy}
+# By name, each a function of its driver: what decomposes, or on which kind of device.
+BACKENDS: dict[str, Callable[[str | None], Backend]] = {
+    "numpy": _numpy,
+    "torch": _torch,
+    "cupy": _cupy,
+}
 
 
-def select_backend(name: str) -> tuple[Backend, str]:
-    """Return a backend and why it was chosen; ``auto`` takes CuPy where a GPU answers.
+def select_backend(
+    name: str,
+    choice: Path | None = None,
+    width: int | None = None,
+    precision: str = "float64",
+) -> tuple[Backend, str]:
+    """Return a backend and why it was chosen.
 
+    ``auto`` takes what the comparison in ``choice`` found fastest for matrices of this width and
+    precision on this machine. Without one it takes CuPy where a GPU answers, and otherwise NumPy
+    with the driver that the repository's own benchmark found fastest.
     Raises GeometryError where a backend that was asked for by name cannot work here.
     """
     if name != "auto":
-        return BACKENDS[name](), f"{name} was asked for"
+        return BACKENDS[name](None), f"{name} was asked for"
+    reasons = []
+    if choice is not None and width is not None:
+        measured, reason = measured_choice(choice, width, precision)
+        reasons.append(reason)
+        if measured is not None:
+            try:
+                return BACKENDS[measured["backend"]](measured["driver"]), f"auto: {reason}"
+            except GeometryError as error:
+                reasons.append(f"but {error}")
     try:
-        return _cupy(), "auto: a GPU answers through CuPy"
+        backend, rule = _cupy(), "a GPU answers through CuPy"
     except GeometryError as error:
-        return _numpy(), f"auto: NumPy on the CPU, because {error}"
+        backend, rule = _numpy(), f"NumPy on the CPU, because {error}"
+    return backend, "auto: " + "; ".join([*reasons, rule])

@@ -1,7 +1,8 @@
 """NumPy and SciPy on the CPU.
 
 BLAS and LAPACK are called through SciPy where NumPy has no equal: syrk forms half of a symmetric
-product, and syevd works in place in the precision asked for (docs/benchmarks.md).
+product, and LAPACK's drivers work in place and in the precision asked for, where numpy.linalg
+computes float32 in float64 (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ import numpy as np
 from scipy.linalg import blas, eigh
 
 from machine import cpu_model
-from unembedding.errors import GeometryError
-
-LARGEST = 32766  # 1 + 6n + 2n² elements of workspace have to fit a 32-bit integer
+from unembedding.backends.limits import require_lapack
 
 
 class NumpyBackend:
@@ -22,7 +21,9 @@ class NumpyBackend:
 
     name = "numpy"
 
-    def __init__(self) -> None:
+    def __init__(self, driver: str = "evd") -> None:
+        """``driver`` is one of LAPACK's through SciPy (evd, evr, evx), or ``numpy`` for its own."""
+        self.driver = driver
         self.device = cpu_model()
 
     def gram(
@@ -39,14 +40,17 @@ class NumpyBackend:
         return total
 
     def eigh(self, symmetric: np.ndarray, precision: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-        if len(symmetric) > LARGEST:
-            raise GeometryError(
-                f"A width of {len(symmetric)} is beyond this LAPACK, whose divide-and-conquer "
-                f"eigensolver addresses its workspace in 32 bits: at most {LARGEST}. "
-                "Use `backend: cupy`."
-            )
+        require_lapack(len(symmetric))
+        if self.driver == "numpy":
+            return np.linalg.eigh(symmetric.astype(precision, copy=False), UPLO="U")
         matrix = np.asfortranarray(symmetric, precision)
-        return eigh(matrix, lower=False, driver="evd", overwrite_a=True, check_finite=False)
+        return eigh(matrix, lower=False, driver=self.driver, overwrite_a=True, check_finite=False)
+
+    def on_device(self, symmetric: np.ndarray) -> np.ndarray:
+        return np.array(symmetric, np.float64, order="F")
+
+    def synchronize(self) -> None:
+        pass  # a call returns when it is done
 
     def host(self, symmetric: np.ndarray) -> np.ndarray:
         for i in range(1, len(symmetric)):

@@ -1,0 +1,67 @@
+"""The comparison of eigensolvers on this machine.
+
+In:  `backends:` in the configuration, and the γ of the checkpoint that it names, if it does.
+Out: results/backends/ with eigh.csv (every measurement), stages.csv (whole jobs, by their parts),
+     choice.json (what `backend: auto` takes from then on) and a plot of each question.
+"""
+
+
+rule backends:
+    """Which backend is fastest here, by how much, and what of a job it decides."""
+    input:
+        expand("results/backends/{table}.csv", table=["eigh", "stages"]),
+        CHOICE,
+        expand("results/backends/{plot}.svg", plot=["eigh", "load", "stages"]),
+
+
+rule compare_backends:
+    """Time every eigensolver, idle and busy, and the whole job of every backend."""
+    input:
+        gamma=compared_unembedding,
+    output:
+        eigh=backends_result("eigh.csv", "table"),
+        stages=backends_result("stages.csv", "table"),
+        choice=CHOICE,
+        scratch=temp(directory("results/backends/scratch")),
+    log:
+        "logs/backends/compare_backends.log",
+    conda:
+        BACKEND_ENV
+    # Every core, so that nothing of this run is beside it; the solvers use `params.threads`.
+    threads: workflow.resource_settings.cores or COMPARISON.threads
+    resources:
+        mem_mb=lambda wildcards, attempt: 8000 * attempt,
+        runtime=120,
+        gpu=GPUS,
+    params:
+        sizes=COMPARISON.sizes,
+        precisions=COMPARISON.precisions,
+        loads=COMPARISON.loads,
+        repeats=COMPARISON.repeats,
+        seconds=COMPARISON.seconds,
+        threads=COMPARISON.threads,
+        rows=compared_rows(),
+        code=code_digest("compare_backends.py"),
+    script:
+        "../scripts/compare_backends.py"
+
+
+rule plot_backends:
+    """Plot time by size, idle against busy, and the parts of a job."""
+    input:
+        eigh="results/backends/eigh.csv",
+        stages="results/backends/stages.csv",
+        choice=CHOICE,
+    output:
+        eigh=backends_result("eigh.svg", "eigh"),
+        load=backends_result("load.svg", "load"),
+        stages=backends_result("stages.svg", "stages"),
+    log:
+        "logs/backends/plot_backends.log",
+    conda:
+        "../../envs/plots.yaml"
+    params:
+        conclusions=conclusions,
+        code=code_digest("plot_backends.py"),
+    script:
+        "../scripts/plot_backends.py"
