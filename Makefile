@@ -1,11 +1,12 @@
 # Two commands: `make run` runs the default configuration, `make test` the tests.
+# `make test-slurm` (root on Debian: it installs a Slurm) and `make test-conda` are CI's.
 PYTHON ?= python3
 CORES ?= all
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
 
-.PHONY: run test soak bench clean
+.PHONY: run test test-slurm test-conda soak bench clean
 
 run: $(VENV)/run.installed
 	$(BIN)/snakemake --cores $(CORES) --keep-going
@@ -17,6 +18,12 @@ test: $(VENV)/test.installed
 	$(BIN)/mypy workflow/scripts
 	$(BIN)/snakemake --lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-slurm: $(VENV)/cluster.installed
+	$(BIN)/python -m pytest tests/cluster
+
+test-conda: $(VENV)/test.installed
+	$(BIN)/python -m pytest tests/conda
 
 soak: $(VENV)/test.installed
 	SOAK=1 timeout 20m $(BIN)/python -m pytest tests/reliability
@@ -39,6 +46,10 @@ $(VENV)/run.installed: requirements/run.txt requirements/constraints.txt | $(VEN
 $(VENV)/test.installed: requirements/test.txt tests/real/requirements.txt $(VENV)/run.installed
 	$(PIP) -r requirements/test.txt
 	$(PIP) --no-deps -r tests/real/requirements.txt
+	@touch $@
+
+$(VENV)/cluster.installed: requirements/cluster.txt $(VENV)/test.installed
+	$(PIP) -r requirements/cluster.txt
 	@touch $@
 
 clean:

@@ -24,5 +24,9 @@ rule all:
         rules.mamba.input if in_all("mamba") else [],
 
 
+onstart:
+    announce()
+
+
 onsuccess:
     print(where_results_are())

@@ -26,7 +26,7 @@ def description(folder, revision, step_seconds=0.5, seed=0):
     """Run the stages on a small matrix; return the paths of geometry.json and decomposition."""
     folder.mkdir()
     gamma = write_gamma(folder / "gamma", with_spectrum(90, np.geomspace(0.1, 1, 9), seed))
-    timing = {"seconds": step_seconds, "steps": {}, "warnings": [], "made_with": {}}
+    timing = {"seconds": step_seconds, "steps": {}, "warnings": [], "made_with": {}, "job": {}}
     facts = decompose(gamma, folder / "decomposition", NumpyBackend(), "float64")
     facts |= {"backend": "numpy", "device": "a processor", "reason": "numpy was asked for"}
     facts |= {"threads": 1, "cpus_allowed": 2, "blas": []}

@@ -29,6 +29,10 @@ rule compare_backends:
         BACKEND_ENV
     # Every core, so that nothing of this run is beside it; the solvers use `params.threads`.
     threads: workflow.resource_settings.cores or COMPARISON.threads
+    resources:
+        mem_mb=lambda wildcards, attempt: 8000 * attempt,
+        runtime=120,
+        gpu=GPUS,
     params:
         sizes=COMPARISON.sizes,
         precisions=COMPARISON.precisions,

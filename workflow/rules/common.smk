@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
 from shutil import which
 from urllib.parse import unquote
@@ -9,10 +10,14 @@ from urllib.parse import unquote
 sys.path.insert(0, str(Path(workflow.basedir, "workflow", "scripts")))
 
 from configuration import ConfigurationError, load
+from execution import ExecutionError, notices, require_accounting
 from provenance import code_digest
+from sizing import FETCH_MB, FETCH_MINUTES, matrix_width, memory_mb, runtime_minutes
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
+from snakemake.settings.types import DeploymentMethod
 from unembedding.errors import GeometryError
-from unembedding.revisions import folder_name, local_revisions, read_revisions
+from unembedding.revisions import LOCAL, folder_name, local_revisions, read_revisions
 
 try:
     CONFIG = load(config, workflow.configfiles)
@@ -26,6 +31,9 @@ if not CONFIG.keep_unembedding:
 on_gpu = CONFIG.backend == "cupy" or (CONFIG.backend == "auto" and which("nvidia-smi"))
 env = "cupy" if on_gpu else "torch" if CONFIG.backend == "torch" else "geometry"
 BACKEND_ENV = f"../../envs/{env}.yaml"
+GPUS = 1 if on_gpu or CONFIG.backend == "torch" else 0
+# One submission does all of a revision, but a GPU does not wait for a download.
+FETCH_GROUP = "download" if GPUS else "revision"
 COMPARISON = CONFIG.backends
 CHOICE = "results/backends/choice.json"
 
@@ -59,9 +67,39 @@ def pinned_revisions(wildcards):
     return checkpoints.resolve_revisions.get(model=wildcards.model).output.pinned
 
 
+def commits_of(path):
+    """Return {revision: commit} of a ``revisions.tsv``, read once for its thousands of jobs."""
+    return _read_once(path, Path(path).stat().st_mtime_ns)
+
+
+@cache
+def _read_once(path, changed):
+    return read_revisions(Path(path))
+
+
 def commit(wildcards, input):
     """Return the commit that a revision is pinned to; None until it is."""
-    return read_revisions(Path(input.pinned)).get(unquote(wildcards.revision))
+    return commits_of(input.pinned).get(unquote(wildcards.revision))
+
+
+def width(wildcards):
+    """Return the width of a revision's matrix, or a guess where nothing is known of it yet."""
+    folder = model_params(wildcards).path
+    revision = unquote(wildcards.revision)
+    return matrix_width(
+        Path("results/geometry", wildcards.model, wildcards.revision),
+        folder and (folder if revision == LOCAL else folder / revision),
+    )
+
+
+def memory(wildcards, attempt):
+    """Return the MB to ask for, more at each attempt."""
+    return memory_mb(width(wildcards), bool(GPUS)) * attempt
+
+
+def minutes(wildcards, attempt):
+    """Return the minutes to ask for, more at each attempt."""
+    return runtime_minutes(width(wildcards)) * attempt
 
 
 def checkpoint_files(wildcards):
@@ -77,7 +115,7 @@ def checkpoint_files(wildcards):
 def checkpoints_resolved(model):
     """Return the folder names of a model's revisions, once they are resolved."""
     pinned = checkpoints.resolve_revisions.get(model=model).output[0]
-    return [folder_name(revision) for revision in read_revisions(Path(pinned))]
+    return [folder_name(revision) for revision in commits_of(pinned)]
 
 
 def of_every_revision(pattern):
@@ -103,6 +141,20 @@ def geometry_plot(name):
         subcategory="{model}",
         labels={"plot": name.replace("_", " ")},
     )
+
+
+def announce():
+    """Log where the jobs of this run will be, and stop a run that would wait for ever."""
+    executor = workflow.executor_plugin.name
+    with_conda = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
+    any_job = next(iter(workflow.dag.needrun_jobs()))
+    for line in notices(executor, with_conda, any_job.resources):
+        logger.warning(line)
+    if executor == "slurm" and workflow.executor_settings.status_command == "sacct":
+        try:
+            require_accounting()
+        except ExecutionError as error:
+            raise WorkflowError(str(error)) from None
 
 
 def in_all(section):

@@ -6,6 +6,13 @@ Out: results/geometry/{model}/{revision}/ with γ, its decomposition, g, their d
 """
 
 
+# Seconds of work, and the first needs the network, which compute nodes may not have.
+localrules:
+    resolve_revisions,
+    summarize_geometry,
+    plot_geometry,
+
+
 rule geometry:
     """Everything about the vocabulary's geometry."""
     input:
@@ -52,10 +59,14 @@ rule extract_unembedding:
         facts="results/geometry/{model}/{revision}/profiles/extract.json",
     log:
         "logs/geometry/{model}/{revision}/extract.log",
+    group:
+        FETCH_GROUP
     conda:
         "../../envs/geometry.yaml"
     resources:
         downloads=1,
+        mem_mb=lambda wildcards, attempt: FETCH_MB * attempt,
+        runtime=lambda wildcards, attempt: FETCH_MINUTES * attempt,
     params:
         path=lambda wildcards: model_params(wildcards).path,
         repo=lambda wildcards: model_params(wildcards).repo,
@@ -79,9 +90,15 @@ rule decompose_covariance:
         facts="results/geometry/{model}/{revision}/profiles/decompose.json",
     log:
         "logs/geometry/{model}/{revision}/decompose.log",
+    group:
+        "revision"
     conda:
         BACKEND_ENV
     threads: 4
+    resources:
+        mem_mb=memory,
+        runtime=minutes,
+        gpu=GPUS,
     params:
         backend=CONFIG.backend,
         choice=CHOICE,  # its place, not its content: a new comparison reruns nothing
@@ -107,9 +124,15 @@ rule transform_unembedding:
         ),
     log:
         "logs/geometry/{model}/{revision}/transform.log",
+    group:
+        "revision"
     conda:
         BACKEND_ENV
     threads: 4
+    resources:
+        mem_mb=memory,
+        runtime=minutes,
+        gpu=GPUS,
     params:
         backend=CONFIG.backend,
         choice=CHOICE,

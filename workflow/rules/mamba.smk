@@ -45,6 +45,7 @@ rule benchmark_scan:
     threads: CONFIG.mamba.threads
     resources:
         mem_mb=8000,
+        runtime=60,
     params:
         scan=CONFIG.mamba.scan.model_dump(),
         code=code_digest("benchmark_scan.py"),
@@ -68,6 +69,7 @@ rule profile_mamba_model:
     threads: CONFIG.mamba.threads
     resources:
         mem_mb=8000,
+        runtime=60,
     params:
         model=CONFIG.mamba.model.model_dump(),
         sequence=CONFIG.mamba.sequence.model_dump(),

@@ -28,7 +28,8 @@ with logged_to(log), profiled("decompose", profile, Path(log)) as clock:
             snakemake.params.precision,
         )
     print(f"Backend {backend.name} on {backend.device} ({reason})")
-    with using_threads(snakemake.threads) as allotment:
+    memory = snakemake.resources.get("mem_mb")
+    with using_threads(snakemake.threads, memory) as allotment:
         facts = decompose(
             Path(snakemake.input.unembedding),
             Path(snakemake.output.decomposition),

@@ -14,6 +14,7 @@ with logged_to(log), profiled("extract", profile, Path(log)) as clock:
     from urllib.parse import unquote
 
     from files import write_facts
+    from machine import allotment
     from provenance import made_with
     from unembedding.extraction import extract_unembedding, open_source
 
@@ -33,4 +34,9 @@ with logged_to(log), profiled("extract", profile, Path(log)) as clock:
             params.tensor,
         )
     made = made_with(params.code, snakemake.config)
-    write_facts(Path(snakemake.output.facts), {**facts, "made_with": made, **clock.record()})
+    given = allotment(snakemake.threads, snakemake.resources.get("mem_mb"))
+    warnings = facts["warnings"] + given["warnings"]
+    write_facts(
+        Path(snakemake.output.facts),
+        {**facts, **given, "warnings": warnings, "made_with": made, **clock.record()},
+    )

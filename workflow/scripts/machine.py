@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import resource
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+CGROUPS = Path("/sys/fs/cgroup")
+LIMITS = ("memory.max", "memory.limit_in_bytes")  # of cgroups 2 and 1
 
 
 def cpu_model() -> str:
@@ -53,8 +57,58 @@ def cpus_allowed() -> int:
     return os.cpu_count() or 1
 
 
+def memory_limit_mb() -> int | None:
+    """Return the least of the limits on this process's memory, or None where there is none."""
+    # Slurm sets RLIMIT_RSS to what the job asked for, also where it uses no control groups.
+    kinds = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_RSS)
+    limits = [*_cgroup_limits(), *(resource.getrlimit(kind)[0] for kind in kinds)]
+    # No limit is a huge number in cgroups 1, and -1 in getrlimit.
+    return min((limit // 2**20 for limit in limits if 0 < limit < 2**60), default=None)
+
+
+def _cgroup_limits() -> Iterator[int]:
+    """Yield the limits of this process's control group and of every one above it."""
+    for line in _lines(Path("/proc/self/cgroup")):
+        _, controllers, group = line.split(":", 2)
+        root = CGROUPS / "memory" if "memory" in controllers.split(",") else CGROUPS
+        folder = root / group.lstrip("/")
+        for place in (folder, *folder.parents):
+            for name in LIMITS:
+                yield from (int(limit) for limit in _lines(place / name) if limit.isdigit())
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def allotment(threads: int, mem_mb: int | None) -> dict[str, Any]:
+    """Return what a job asked for beside what it was given, with a warning where that is less.
+
+    More is no reason for one: a submission of several jobs is given what the largest asked for.
+    Slurm's own number counts where it is larger, since Snakemake lowers ``threads`` to the CPUs it
+    finds.
+    """
+    cpus, memory = cpus_allowed(), memory_limit_mb()
+    threads = max(threads, int(os.environ.get("SLURM_CPUS_PER_TASK", 0)))
+    warnings = []
+    if cpus < threads:
+        warnings.append(f"{threads} threads were asked for, and the job may use {cpus} CPUs")
+    if mem_mb and memory and memory < mem_mb:
+        warnings.append(f"{mem_mb} MB were asked for, and the job may use {memory} MB")
+    job = {
+        "node": platform.node(),
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        "asked": {"threads": threads, "mem_mb": mem_mb},
+        "given": {"cpus": cpus, "mem_mb": memory},
+    }
+    return {"job": job, "warnings": warnings}
+
+
 @contextmanager
-def using_threads(threads: int) -> Iterator[dict[str, Any]]:
+def using_threads(threads: int, mem_mb: int | None = None) -> Iterator[dict[str, Any]]:
     """Hold BLAS and OpenMP to ``threads``, and yield what was asked for beside what was given.
 
     The environment usually says so already; this also holds where it does not, and records the
@@ -65,10 +119,6 @@ def using_threads(threads: int) -> Iterator[dict[str, Any]]:
 
     torch = sys.modules.get("torch")
 
-    allowed = cpus_allowed()
-    warnings = []
-    if allowed < threads:
-        warnings.append(f"{threads} threads were asked for, and the job may use {allowed} CPUs")
     with threadpool_limits(threads), _torch_threads(torch, threads):
         blas = [
             {
@@ -82,7 +132,12 @@ def using_threads(threads: int) -> Iterator[dict[str, Any]]:
         if torch is not None:
             used = torch.get_num_threads()
             blas.append({"library": "torch", "version": torch.__version__, "threads": used})
-        yield {"threads": threads, "cpus_allowed": allowed, "blas": blas, "warnings": warnings}
+        yield {
+            "threads": threads,
+            "cpus_allowed": cpus_allowed(),
+            "blas": blas,
+            **allotment(threads, mem_mb),
+        }
 
 
 @contextmanager

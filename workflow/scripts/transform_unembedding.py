@@ -27,7 +27,8 @@ with logged_to(log), profiled("transform", profile, Path(log)) as clock:
             decompose["precision"],
         )
     print(f"Backend {backend.name} on {backend.device} ({reason})")
-    with using_threads(snakemake.threads) as allotment:
+    memory = snakemake.resources.get("mem_mb")
+    with using_threads(snakemake.threads, memory) as allotment:
         facts = transform(
             Path(snakemake.input.unembedding),
             Path(snakemake.input.decomposition),

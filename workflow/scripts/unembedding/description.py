@@ -84,6 +84,7 @@ def describe(
         "threads": decompose["threads"],
         "cpus_allowed": decompose["cpus_allowed"],
         "blas": decompose["blas"],
+        "jobs": {stage: facts["job"] for stage, facts in stages.items()},
         "seconds": {stage: facts["seconds"] for stage, facts in stages.items()},
         "steps": {stage: facts["steps"] for stage, facts in stages.items()},
         "bytes_fetched": extract["bytes_fetched"],
