@@ -33,7 +33,7 @@ def test_accounting_that_answers_with_an_error_is_told_before_a_run_waits_for_it
     sacct.write_text("#!/bin/sh\necho storage is disabled >&2\nexit 1\n")
     sacct.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ExecutionError, match="storage is disabled.*slurm-status-command: squeue"):
+    with pytest.raises(ExecutionError, match=r"storage is disabled.*slurm-status-command: squeue"):
         require_accounting()
     sacct.write_text("#!/bin/sh\n")
     require_accounting()
