@@ -147,9 +147,9 @@ def announce():
     """Log where the jobs of this run will be, and stop a run that would wait for ever."""
     executor = workflow.executor_plugin.name
     with_conda = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
-    any_job = next(iter(workflow.dag.needrun_jobs()))
-    for line in notices(executor, with_conda, any_job.resources):
-        logger.warning(line)
+    for job in list(workflow.dag.needrun_jobs())[:1]:  # any: they share the default resources
+        for line in notices(executor, with_conda, job.resources):
+            logger.warning(line)
     if executor == "slurm" and workflow.executor_settings.status_command == "sacct":
         try:
             require_accounting()

@@ -25,6 +25,12 @@ rule geometry:
         ),
 
 
+rule unembeddings:
+    """Every γ, to fetch where there is internet before computing where there is none."""
+    input:
+        of_every_revision("results/geometry/{model}/{revision}/unembedding.safetensors"),
+
+
 checkpoint resolve_revisions:
     """Turn names and patterns into commits, which from then on pin the run."""
     output:

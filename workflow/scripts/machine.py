@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 CGROUPS = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
 LIMITS = ("memory.max", "memory.limit_in_bytes")  # of cgroups 2 and 1
 
 
@@ -68,7 +69,7 @@ def memory_limit_mb() -> int | None:
 
 def _cgroup_limits() -> Iterator[int]:
     """Yield the limits of this process's control group and of every one above it."""
-    for line in _lines(Path("/proc/self/cgroup")):
+    for line in _lines(OWN_GROUPS):
         _, controllers, group = line.split(":", 2)
         root = CGROUPS / "memory" if "memory" in controllers.split(",") else CGROUPS
         folder = root / group.lstrip("/")
