@@ -6,10 +6,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
 
+# Snakemake runs a job's Python by its path, and does not quote it.
+ifneq ($(words $(CURDIR)),1)
+$(error The path of this folder has a space in it, $(CURDIR), which Snakemake cannot run from; move it)
+endif
+
 .PHONY: run test test-slurm test-conda soak bench clean
 
 run: $(VENV)/run.installed
 	$(BIN)/snakemake --cores $(CORES) --keep-going
+	@echo "The results are in results/: begin with results/geometry/summary.csv"
 
 test: $(VENV)/test.installed
 	$(BIN)/ruff check .

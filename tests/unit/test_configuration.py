@@ -306,3 +306,20 @@ def test_mistakes_in_the_mamba_section_are_told_by_dotted_path():
     assert "mamba.threads: should be greater than or equal to 1, not 0" in message
     assert "mamba.scan.dim: should be a multiple of 64, not 100" in message
     assert "mamba.scan.length: unknown key; did you mean 'lengths'?" in message
+
+
+@pytest.mark.parametrize("repo", ["", "not a repo", "a/b/c", "https://hub/a"])
+def test_a_name_that_no_repository_can_have_is_refused(repo):
+    with pytest.raises(ConfigurationError, match=r"models\.m\.repo: a repository is called"):
+        load({"models": {"m": {"repo": repo}}})
+
+
+@pytest.mark.parametrize("path", ["", "a/{x}"])
+def test_a_path_that_no_folder_can_be_found_by_is_refused(path):
+    with pytest.raises(ConfigurationError, match=r"models\.m\.path: the path of a folder"):
+        load({"models": {"m": {"path": path}}})
+
+
+def test_all_may_stand_in_a_list():
+    found = load({"models": {"m": {"repo": "a/b", "revisions": ["all"]}}})
+    assert found.models["m"].revisions == ["*"]

@@ -92,6 +92,7 @@ def test_a_damaged_description_is_named(tmp_path):
         ["main", "refs/pr/1"],
         ["stage1-step5-tokens1B", "stage2-step5-tokens1B"],
         [f"step{n}" for n in range(40)],
+        *([f"step{n}" for n in range(count)] for count in range(1, 10)),
     ],
 )
 def test_plots_of_any_set_of_revisions_name_them_and_are_the_same_each_time(tmp_path, revisions):

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from profiling import Stopwatch, profiled
-from profiling.flamegraph import MARGIN, WIDTH, call_tree, flame_graph
+from profiling.flamegraph import MARGIN, WIDTH, call_tree, depth, flame_graph
 from profiling.stacks import StackSampler
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -153,3 +153,30 @@ def test_a_stopwatch_adds_up_the_seconds_of_a_step():
     record = clock.record()
     assert record["steps"]["sleep"] >= 0.04
     assert record["seconds"] >= record["steps"]["sleep"]
+
+
+def test_files_of_one_name_in_different_folders_stay_apart_in_the_table(tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("import time\ntime.sleep(0.02)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with profiled("stage", tmp_path / "stage", tmp_path / "log"):
+        import one  # noqa: F401
+        import two  # noqa: F401
+    table = (tmp_path / "stage.txt").read_text()
+    assert " one/__init__.py:1(<module>)" in table
+    assert " two/__init__.py:1(<module>)" in table
+
+
+def test_no_row_of_the_table_took_longer_than_the_whole(profile):
+    table = (profile / "stage.txt").read_text()
+    total = float(re.search(r"in ([\d.]+) seconds", table)[1])
+    rows = re.findall(r"^ *[\d/]+ +[\d.]+ +[\d.]+ +([\d.]+) ", table, re.MULTILINE)
+    assert max(map(float, rows)) <= total + 0.001
+
+
+def test_what_is_too_thin_to_draw_does_not_make_the_picture_taller():
+    thin = {("a",): 1.0, ("a", *"bcdefgh"): 1e-9}
+    assert flame_graph(thin, "t").count("<rect") == 3  # the background, all, and a
+    assert call_tree(thin, "all").seconds == pytest.approx(1.0)
+    assert depth(call_tree(thin, "all"), 1e-6) == 1

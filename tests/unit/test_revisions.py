@@ -253,3 +253,16 @@ def test_a_damaged_table_is_named(tmp_path, text):
     file.write_text(text)
     with pytest.raises(GeometryError, match=f"{file} is damaged"):
         read_revisions(file)
+
+
+def test_all_means_branches_and_tags_and_neither_commits_nor_pull_requests():
+    available = ["main", "step1", "refs/pr/1", "a" * 40]
+    assert select_revisions(["*"], available) == ["step1", "main"]
+    assert select_revisions(["refs/pr/*"], available) == ["refs/pr/1"]
+    assert select_revisions(["a" * 40, "*"], available) == ["a" * 40, "step1", "main"]
+
+
+@pytest.mark.parametrize("name", ["plots", "revisions.tsv"])
+def test_a_revision_whose_folder_is_taken_is_refused(name):
+    with pytest.raises(GeometryError, match=f"a revision called '{name}' cannot have a folder"):
+        select_revisions(["*"], [name, "main"])

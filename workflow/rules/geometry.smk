@@ -18,6 +18,11 @@ rule geometry:
     input:
         "results/geometry/summary.csv",
         of_every_revision("results/geometry/{model}/{revision}/causal.safetensors"),
+        (
+            of_every_revision("results/geometry/{model}/{revision}/unembedding.safetensors")
+            if CONFIG.keep_unembedding
+            else []
+        ),
         expand(
             "results/geometry/{model}/plots/{plot}.svg",
             model=CONFIG.models,

@@ -21,6 +21,7 @@ from pydantic import (
     field_validator,
 )
 
+REPO = re.compile(r"[\w.-]+(/[\w.-]+)?")
 FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TAKEN = "summary.csv"
 Item = TypeVar("Item")
@@ -31,13 +32,20 @@ class ConfigurationError(Exception):
 
 
 def _revisions(value: Any) -> Any:
-    if isinstance(value, str):
-        return ["*"] if value == "all" else [value]
-    return value
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list):
+        return listed
+    return ["*" if name == "all" else name for name in listed]
 
 
 def _rows(value: Any) -> Any:
     return None if value == "all" else value
+
+
+def _path(value: Any) -> Any:
+    if value == "" or (isinstance(value, str) and re.search(r"[{}]", value)):
+        raise ValueError(f"the path of a folder, without braces, not {value!r}")
+    return value
 
 
 def _folder(name: str) -> str:
@@ -71,7 +79,7 @@ class Section(BaseModel):
 class Model(Section):
     """One model, local or on the Hub, and which of its revisions to use."""
 
-    path: Path | None = None
+    path: Annotated[Path | None, BeforeValidator(_path)] = None
     repo: Annotated[str | None, Field(validate_default=True)] = None
     revisions: Annotated[list[str], BeforeValidator(_revisions), Field(min_length=1)] = ["*"]
     every: Count = 1
@@ -81,6 +89,8 @@ class Model(Section):
     @field_validator("repo")
     @classmethod
     def _one_place(cls, repo: str | None, info: ValidationInfo) -> str | None:
+        if repo is not None and not REPO.fullmatch(repo):
+            raise ValueError(f"a repository is called owner/name, not {repo!r}")
         # On a field, not on the model, whose validators run only if every field is right.
         if "path" in info.data and (info.data["path"] is None) == (repo is None):
             found = "neither is there" if repo is None else "both are there"

@@ -40,7 +40,8 @@ def call_tree(stacks: Mapping[tuple[str, ...], float], root: str) -> Node:
 def flame_graph(stacks: Mapping[tuple[str, ...], float], title: str) -> str:
     """Return the SVG of a flame graph; hovering over a box tells its function, time and share."""
     tree = call_tree(stacks, "all")
-    height = TITLE + (depth(tree) + 1) * ROW + MARGIN
+    narrowest = NARROWEST / (WIDTH - 2 * MARGIN) * tree.seconds
+    height = TITLE + (depth(tree, narrowest) + 1) * ROW + MARGIN
     boxes = _boxes(tree, 0.0, 0, max(tree.seconds, 1e-9), height - MARGIN - ROW)
     caption = f"{title}: {tree.seconds:.2f} s of wall time; callers below, callees above"
     return "\n".join(
@@ -55,9 +56,10 @@ def flame_graph(stacks: Mapping[tuple[str, ...], float], title: str) -> str:
     )
 
 
-def depth(node: Node) -> int:
-    """Return how many levels of callees a node has that are wide enough to matter."""
-    return max((1 + depth(n) for n in node.callees.values()), default=0)
+def depth(node: Node, least: float) -> int:
+    """Return how many levels of callees a node has that took ``least`` seconds, and are drawn."""
+    drawn = (callee for callee in node.callees.values() if callee.seconds >= least)
+    return max((1 + depth(callee, least) for callee in drawn), default=0)
 
 
 def _boxes(node: Node, x: float, level: int, total: float, bottom: int) -> list[str]:

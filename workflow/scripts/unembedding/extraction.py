@@ -87,7 +87,7 @@ def extract_unembedding(
 
 def _require_matrix(tensor: StoredTensor, source: Source) -> None:
     where = f"{source.where(tensor.file)}: tensor {tensor.name!r}"
-    storage_dtype(tensor.dtype, tensor.name)
+    storage_dtype(tensor.dtype, f"{source.where(tensor.file)}: {tensor.name}")
     if len(tensor.shape) != 2 or 0 in tensor.shape:
         raise GeometryError(
             f"{where} has the shape {list(tensor.shape)}; an unembedding is a matrix of tokens × "

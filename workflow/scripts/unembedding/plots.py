@@ -17,6 +17,7 @@ from unembedding.description import identical
 from unembedding.tensor_file import TensorFile
 
 MOST_SPECTRA = 8  # lines that can still be told apart
+MOST_LEVELS = 2  # labels at one edge that do not lie on each other
 TITLES = {
     "spectrum": "eigenvalues of the unembedding's covariance",
     "effective_rank": "effective rank of the covariance",
@@ -94,7 +95,7 @@ def _spectrum(axes: Axes, points: list[Point]) -> None:
         decomposition.verify()
         eigenvalues = decomposition.read("eigenvalues", 1)[::-1]
         positive = eigenvalues[eigenvalues > 0]
-        shade = 0.8 - 0.8 * index / max(len(shown) - 1, 1)
+        shade = 0.8 * (1 - index / max(len(shown) - 1, 1))
         axes.plot(
             np.arange(1, len(positive) + 1),
             positive,
@@ -146,10 +147,12 @@ def _over_training(axes: Axes, points: list[Point], quantity: str) -> None:
         axes.set_xlabel("training step (logarithmic from the first step on)")
         smallest = min((p.training[1] for p in points if p.training and p.training[1]), default=1)
         axes.set_xscale("symlog", linthresh=smallest)
-        for point in (p for p in points if not p.training):  # such as main: a level, not a step
+        levels = [p for p in points if not p.training]  # such as main: no step
+        for point in levels:
             level = point.geometry[quantity]
             axes.axhline(level, color="0.4", linestyle=":", linewidth=1)
-            _label_level(axes, point.label, level)
+            if len(levels) <= MOST_LEVELS:
+                _label_level(axes, point.label, level)
     else:
         positions = range(len(points))
         axes.plot(positions, [p.geometry[quantity] for p in points], "o", color="0")

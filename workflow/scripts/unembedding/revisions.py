@@ -13,6 +13,7 @@ from urllib.parse import quote
 from unembedding.errors import GeometryError
 
 LOCAL = "local"
+TAKEN = frozenset({"revisions.tsv", "plots"})  # what else is in a model's folder
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PINNED = re.compile(rf"[^\t]+\t({COMMIT.pattern}|{LOCAL})")  # a line of revisions.tsv
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
@@ -72,18 +73,29 @@ def select_revisions(
         if wanted in names:
             found = [wanted]
         elif is_pattern(wanted):
-            found = [n for n in names if fnmatch.fnmatchcase(n, wanted)][::every]
+            matching = (n for n in names if fnmatch.fnmatchcase(n, wanted))
+            found = [n for n in matching if _is_listed(n) or wanted.startswith("refs/")][::every]
         else:
             found = []
         if not found:
             missing.append(wanted)
         chosen.update(dict.fromkeys(found))
+    if taken := TAKEN & {folder_name(name) for name in chosen}:
+        raise GeometryError(
+            f"{where}: a revision called {min(taken)!r} cannot have a folder beside the file or "
+            "folder of that name. Leave it out of `revisions:`."
+        )
     if missing:
         lines = [f"  {name!r}: {_nearest(name, names)}" for name in missing]
         raise GeometryError(
             f"{where} has {len(names)} revisions, and none of these:\n" + "\n".join(lines)
         )
     return list(chosen)
+
+
+def _is_listed(revision: str) -> bool:
+    """Return whether patterns such as ``all`` mean a revision: not commits and pull requests."""
+    return not (COMMIT.fullmatch(revision) or revision.startswith("refs/"))
 
 
 def _nearest(name: str, names: Sequence[str], most: int = 3) -> str:
