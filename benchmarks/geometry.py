@@ -170,6 +170,38 @@ def residuals(folder: Path) -> None:
         print(f"| {condition:.0e} | {cells[0]} | {cells[1]} |")
 
 
+DEFICIENT: dict[str, Callable[[np.ndarray], tuple[np.ndarray, int]]] = {
+    "fewer rows than columns": lambda x: (x[: x.shape[1] // 2], x.shape[1] // 2 - 1),
+    "a product of rank d / 2": lambda x: (
+        x[:, : x.shape[1] // 2] @ x[: x.shape[1] // 2],
+        x.shape[1] // 2,
+    ),
+    "a constant column": lambda x: (np.c_[x[:, 1:], np.full(len(x), 3.0)], x.shape[1] - 1),
+    "equal columns, far from zero": lambda x: (np.c_[x[:, 1:], x[:, 1]] + 50, x.shape[1] - 1),
+}
+
+
+def rank_noise() -> None:
+    """Print how far rounding moves eigenvalues that should be zero, in units of ε λmax."""
+    print("\n### Eigenvalues that should be zero, largest / (ε λmax), d = 8 to 1024\n")
+    print("| | float64 | float32 |")
+    print("|---|---|---|")
+    backend, rng = NumpyBackend(), np.random.default_rng(1)
+    for kind, spoil in DEFICIENT.items():
+        worst = {"float64": 0.0, "float32": 0.0}
+        for width in (8, 32, 128, 512, 1024):
+            for _ in range(3 if width > 200 else 20):
+                gamma, rank = spoil(rng.standard_normal((4 * width, width)))
+                gamma = gamma.astype(np.float32)
+                mean = gamma.mean(0, dtype=np.float64)
+                for precision in worst:
+                    dtype = np.dtype(precision)
+                    values, _ = backend.eigh(backend.gram([gamma], mean, dtype), dtype)
+                    noise = np.abs(values[: width - rank]).max() / values[-1]
+                    worst[precision] = max(worst[precision], noise / np.finfo(dtype).eps)
+        print(f"| {kind} | {worst['float64']:.1f} | {worst['float32']:.1f} |")
+
+
 def peak_memory(rows: int, width: int, stage: str, folder: Path) -> float:
     """Return the peak resident memory of one stage in a process of its own, in MB."""
     code = f"""
@@ -270,6 +302,7 @@ def main() -> None:
         for width in options.widths:
             compare(options.rows, width, options.repeats, folder)
         residuals(folder)
+        rank_noise()
         memory(options.widths, options.rows, folder)
         extraction(folder)
 

@@ -14,7 +14,7 @@ def processor_seconds():
     return used.ru_utime + used.ru_stime
 
 
-def test_a_dry_run_of_558_revisions_of_two_models_takes_less_than_15_seconds(tmp_path):
+def test_a_dry_run_of_558_revisions_of_two_models_ends_in_seconds(tmp_path):
     models = {name: {"repo": f"lab/{name}", "revisions": ["step*"]} for name in MODELS}
     workflow = Workflow(tmp_path, models, keep_unembedding=False)
     pinned = [f"results/geometry/{name}/revisions.tsv" for name in MODELS]
@@ -25,6 +25,7 @@ def test_a_dry_run_of_558_revisions_of_two_models_takes_less_than_15_seconds(tmp
         assert workflow.run(*pinned, HF_ENDPOINT=hub.endpoint) == 0, workflow.log
     before = processor_seconds()
     assert workflow.run("--dry-run", "--quiet", "rules") == 0
-    # Of the processor, which on an idle machine is the wall time: Snakemake plans in one thread.
-    assert processor_seconds() - before < 15
+    # 13 seconds of the processor when measured (docs/benchmarks.md); a plan that is quadratic in
+    # the revisions takes minutes.
+    assert processor_seconds() - before < 60
     assert f"extract_unembedding       {len(MODELS) * REVISIONS}" in workflow.log
