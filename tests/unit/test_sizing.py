@@ -33,9 +33,11 @@ def test_the_configuration_of_a_local_checkpoint_tells_the_width(tmp_path, key):
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"hidden_size": "64"}'])
 def test_what_cannot_be_read_leaves_the_default(tmp_path, content):
-    (tmp_path / "config.json").write_text(content)
-    (tmp_path / "unembedding.safetensors").write_text(content)
-    assert matrix_width(tmp_path, tmp_path) == DEFAULT_WIDTH
+    step = tmp_path / "model/step1"
+    step.mkdir(parents=True)
+    (step / "config.json").write_text(content)
+    (step / "unembedding.safetensors").write_text(content)
+    assert matrix_width(step, step) == DEFAULT_WIDTH
 
 
 def test_what_is_asked_for_grows_with_the_width():
