@@ -70,7 +70,7 @@ def snakemake(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=150,
+        timeout=900,
     )
     return Run(done.returncode, done.stdout)
 
