@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 REPOSITORY = Path(__file__).parents[1]
-JOB = re.compile(r"^(?:local)?(?:rule|checkpoint) (\w+):\n((?: {4}.*\n)*)", re.MULTILINE)
+# A dry run indents the jobs of a group.
+JOB = re.compile(r"^( *)(?:local)?(?:rule|checkpoint) (\w+):\n((?:\1 {4}.*\n)*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Run:
     def jobs(self) -> set[str]:
         """The jobs that ran, or would run: ``extract_unembedding model/revision``."""
         found = set()
-        for rule, properties in JOB.findall(self.output):
+        for _, rule, properties in JOB.findall(self.output):
             wildcards = dict(re.findall(r"\b(model|revision)=([^\s,]+)", properties))
             found.add(" ".join([rule, "/".join(wildcards.values())]).strip())
         return found - {"all", "geometry"}
