@@ -34,7 +34,7 @@ def geometry(default, revision):
 
 
 def test_it_ends_by_saying_where_the_results_are(default):
-    assert "results/geometry/summary.csv" in default.run.output.partition("Done.")[2]
+    assert "results/geometry/summary.csv" in default.run.output.partition("Done:")[2]
 
 
 def test_revisions_are_pinned_in_the_order_of_training(default):
