@@ -84,7 +84,7 @@ def spectrum_facts(eigenvalues: np.ndarray) -> dict[str, Any]:
     """Return rank, condition number and effective rank of a covariance from its eigenvalues.
 
     The rank counts eigenvalues above 8 ε λmax, where ε is that of their precision: rounding left
-    eigenvalues that should be zero at up to 2.4 ε λmax, whatever the width (docs/benchmarks.md).
+    eigenvalues that should be zero at up to 3.6 ε λmax, whatever the width (docs/benchmarks.md).
     The condition number is that of the part counted. The effective rank is
     exp(entropy(Λ / ΣΛ)) (Roy & Vetterli 2007).
     """
