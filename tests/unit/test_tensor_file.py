@@ -1,5 +1,8 @@
 """safetensors files written in pieces and read in blocks."""
 
+import io
+from pathlib import Path
+
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -49,6 +52,32 @@ def test_every_flipped_byte_is_noticed(tmp_path):
         path.write_bytes(sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :])
         with pytest.raises(UserError, match=str(path)):
             TensorFile(path).verify()
+
+
+@pytest.mark.parametrize("rows", [5, 2])
+def test_every_flipped_byte_is_noticed_when_all_blocks_have_been_read(tmp_path, rows):
+    path = tmp_path / "f.safetensors"
+    values = np.arange(15, dtype=np.float32).reshape(5, 3)
+    with replacing(path) as file:
+        writer = TensorWriter(file, {"m": ("F32", values.shape)}, {})
+        writer.write(values)
+        writer.close()
+    (block,) = TensorFile(path).verified_blocks("m", rows)
+    np.testing.assert_array_equal(block, values[:rows])
+    sound = path.read_bytes()
+    for position in (i for i, byte in enumerate(sound) if byte != ord(" ")):  # the header's padding
+        path.write_bytes(sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :])
+        with pytest.raises(UserError, match=str(path)):
+            list(TensorFile(path).verified_blocks("m", rows))
+
+
+def test_the_reason_why_a_write_failed_is_raised_by_the_next_call():
+    with Path("/dev/full").open("r+b", buffering=0) as full:
+        writer = TensorWriter(io.BytesIO(), {"m": ("F32", (3,))}, {})
+        writer.file = full
+        writer.write(np.zeros(3, np.float32))
+        with pytest.raises(OSError, match="No space left"):
+            writer.close()
 
 
 def test_the_data_are_aligned_to_eight_bytes(tmp_path):

@@ -19,7 +19,7 @@ from unembedding.transform import transform
 SCRIPTS = Path(__file__).parents[1]
 # Parts of the job, and the steps that decompose and transform name.
 PARTS = {
-    "read": ("read and verify", "mean"),
+    "read": ("verify and mean", "verify and read"),
     "covariance": ("covariance",),
     "eigh": ("eigh",),
     "transform": ("inverse square root", "transform"),

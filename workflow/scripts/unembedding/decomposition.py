@@ -42,9 +42,7 @@ def decompose(
     height, width = gamma.tensor(UNEMBEDDING, 2).shape
     used = rows_used(height, rows, unembedding)
     dtype = np.dtype(precision)
-    with clock("read and verify"):
-        gamma.verify()
-    with clock("mean"):
+    with clock("verify and mean"):
         mean = finite_mean(gamma, used)
     with clock("covariance"):
         covariance = backend.gram(gamma.blocks(UNEMBEDDING, used), mean, dtype)
@@ -71,12 +69,12 @@ def rows_used(height: int, rows: int | None, where: Path) -> int:
 
 
 def finite_mean(gamma: TensorFile, rows: int) -> np.ndarray:
-    """Return the mean row (d, float64); raise GeometryError where γ is not finite.
+    """Return the mean row (d, float64); raise GeometryError where γ is damaged or not finite.
 
     A float64 sum of finite float32 numbers cannot overflow, so it shows any NaN or infinity.
     """
     total = np.zeros(gamma.tensor(UNEMBEDDING, 2).shape[1])
-    for block in gamma.blocks(UNEMBEDDING, rows):
+    for block in gamma.verified_blocks(UNEMBEDDING, rows):
         total += block.sum(axis=0, dtype=np.float64)
     if not np.isfinite(total).all():
         raise GeometryError(_where_not_finite(gamma, rows))

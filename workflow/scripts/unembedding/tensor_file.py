@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -19,10 +20,34 @@ from unembedding.sources import LocalFolder
 from unembedding.stored import StoredTensor
 
 ROOM_FOR_METADATA = 128  # bytes, for what is known only when all is written
-BLOCK_BYTES = 64 * 2**20  # of a block of rows, as float64: BLAS is at its full speed from there
+# Of a block of rows, as float64: enough for BLAS's full speed. From 64 MB on malloc gives a float32
+# block back to the system each time, and the pages of the next one cost more than reading it.
+BLOCK_BYTES = 48 * 2**20
 SAFETENSORS = {"float64": "F64", "float32": "F32"}
 SHA256 = "sha256"
 """Metadata key: the digest of all tensor bytes of the file, checked when it is read."""
+
+
+class Beside:
+    """Runs calls one after another in a thread, beside the caller, who is at most one call ahead.
+
+    Hashing and writing keep one core busy; meanwhile the caller has the others.
+    """
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1)
+        self.running: Future[object] | None = None
+
+    def run(self, call: Callable[[Any], object], argument: object) -> None:
+        """Begin a call once the one before is done; raises what that one raised."""
+        self.wait()
+        self.running = self.thread.submit(call, argument)
+
+    def wait(self) -> None:
+        """Wait for the last call; raises what it raised."""
+        if self.running is not None:
+            running, self.running = self.running, None
+            running.result()
 
 
 class TensorWriter:
@@ -39,7 +64,7 @@ class TensorWriter:
         self.written = self.expected = 0
         self.entries: dict[str, object] = {}
         self.tensors = dict(tensors)
-        self.digest = hashlib.sha256()
+        self.digest, self.beside = hashlib.sha256(), Beside()
         for name, (dtype, shape) in tensors.items():
             stop = self.expected + math.prod(shape) * STORAGE[dtype].itemsize
             offsets = [self.expected, stop]
@@ -53,15 +78,22 @@ class TensorWriter:
     @property
     def sha256(self) -> str:
         """The digest of what has been written so far."""
+        self.beside.wait()
         return self.digest.hexdigest()
 
     def write(self, data: bytes | np.ndarray) -> None:
-        """Append bytes, or an array's elements in row-major order."""
+        """Append bytes, or an array's elements in row-major order.
+
+        They must stay as they are until the next call, which also raises what went wrong here.
+        """
         view = memoryview(np.ascontiguousarray(data).data if isinstance(data, np.ndarray) else data)
         view = view.cast("B")
+        self.beside.run(self._append, view)
+        self.written += view.nbytes
+
+    def _append(self, view: memoryview) -> None:
         self.file.write(view)
         self.digest.update(view)
-        self.written += view.nbytes
 
     def close(self, metadata: Mapping[str, str] | None = None) -> None:
         """Write the header, with the digest and what else is known only now."""
@@ -102,30 +134,53 @@ class TensorFile:
     def read(self, name: str, ndim: int) -> np.ndarray:
         """Return a whole tensor, as it is stored (bfloat16 and float16 widened)."""
         tensor = self.tensor(name, ndim)
-        values = self._values(tensor, 0, math.prod(tensor.shape))
-        return values.reshape(tensor.shape)
+        stored = self._stored(tensor, 0, math.prod(tensor.shape))
+        return widen(stored, tensor.dtype).reshape(tensor.shape)
 
     def blocks(self, name: str, rows: int | None = None) -> Iterator[np.ndarray]:
         """Yield blocks of the first ``rows`` rows of a matrix, widened to float32 (or float64)."""
         tensor = self.tensor(name, 2)
-        height, width = tensor.shape
-        last = height if rows is None else rows
-        step = block_rows(width)
-        for first in range(0, last, step):
-            stop = min(first + step, last)
-            yield self._values(tensor, first * width, stop * width).reshape(-1, width)
+        for stored in self._stored_blocks(tensor, tensor.shape[0] if rows is None else rows):
+            yield widen(stored, tensor.dtype)
 
-    def _values(self, tensor: StoredTensor, first: int, stop: int) -> np.ndarray:
+    def verified_blocks(self, name: str, rows: int) -> Iterator[np.ndarray]:
+        """Yield the ``blocks`` of a file's only tensor, and check the file against its digests.
+
+        Raises GeometryError before the first block where the header is damaged, and after the last
+        one where the bytes are: do not keep what was made of them.
+        """
+        self.verify_header()
+        tensor, digest, beside = self.tensor(name, 2), hashlib.sha256(), Beside()
+        for stored in self._stored_blocks(tensor, rows):
+            beside.run(digest.update, stored)
+            yield widen(stored, tensor.dtype)
+        beside.wait()
+        self._verify_data(digest, tensor.start + tensor.nbytes // tensor.shape[0] * rows)
+
+    def _stored_blocks(self, tensor: StoredTensor, rows: int) -> Iterator[np.ndarray]:
+        width = tensor.shape[1]
+        step = block_rows(width)
+        for first in range(0, rows, step):
+            stop = min(first + step, rows)
+            yield self._stored(tensor, first * width, stop * width).reshape(-1, width)
+
+    def _stored(self, tensor: StoredTensor, first: int, stop: int) -> np.ndarray:
         dtype = STORAGE[tensor.dtype]
         with self.path.open("rb") as file:
             file.seek(tensor.start + first * dtype.itemsize)
             stored = np.fromfile(file, dtype, stop - first)
         if len(stored) != stop - first:
             raise GeometryError(f"{self.path} ends in the middle of tensor {tensor.name!r}.")
-        return widen(stored, tensor.dtype)
+        return stored
 
     def verify(self) -> None:
         """Check the file's bytes against its own digests; raise GeometryError where they differ."""
+        self.verify_header()
+        start = min((t.start for t in self.tensors.values()), default=0)
+        self._verify_data(hashlib.sha256(), start)
+
+    def verify_header(self) -> None:
+        """Check shapes and metadata against the header's checksum; raise GeometryError."""
         tensors = sorted(self.tensors.values(), key=lambda t: t.start)
         described = [(t.name, t.dtype, t.shape) for t in tensors]
         metadata = {k: v for k, v in self.metadata.items() if k != CHECKSUM}
@@ -134,9 +189,10 @@ class TensorFile:
                 f"{self.path} is damaged: its header is not what was written. "
                 "Delete it and run again."
             )
+
+    def _verify_data(self, digest: hashlib._Hash, start: int) -> None:
+        """Check the bytes of all tensors, of which ``digest`` holds those before ``start``."""
         expected = self.metadata.get(SHA256)
-        start = min((t.start for t in self.tensors.values()), default=0)
-        digest = hashlib.sha256()
         with self.path.open("rb") as file:
             file.seek(start)
             while chunk := file.read(2**20):

@@ -37,11 +37,10 @@ def transform(
     number, effective rank and the whitening residual, which is measured on the file written.
     """
     clock = clock or Stopwatch()
-    with clock("read and verify"):
-        decomposed = TensorFile(decomposition)
+    with clock("verify and read"):
+        gamma, decomposed = TensorFile(unembedding), TensorFile(decomposition)
+        gamma.verify_header()
         decomposed.verify()
-        gamma = TensorFile(unembedding)
-        gamma.verify()
         _require_made_from(decomposed, gamma)
         rows = int(decomposed.metadata["rows"])
         mean, eigenvalues, eigenvectors = _read_decomposition(decomposed, gamma)
@@ -62,10 +61,12 @@ def transform(
         writer = TensorWriter(file, tensors, {"rows": str(rows), **made_from})
         with clock("write"):
             matrix = inverse_sqrt.astype(np.float32)
-            products = backend.products(gamma.blocks(UNEMBEDDING, rows), mean, matrix)
-            for block in clock.each("transform", products):
-                _require_finite(block, unembedding)
+            blocks = gamma.verified_blocks(UNEMBEDDING, rows)
+            finite = True
+            for block in clock.each("transform", backend.products(blocks, mean, matrix)):
                 writer.write(block)
+                finite = finite and bool(np.isfinite(block.sum()))
+            _require_finite(finite, unembedding)
             step = block_rows(len(mean))
             for first in range(0, len(mean), step):
                 writer.write(inverse_sqrt[first : first + step].astype(dtype))
@@ -129,8 +130,8 @@ def _require_made_from(decomposed: TensorFile, gamma: TensorFile) -> None:
         )
 
 
-def _require_finite(block: np.ndarray, where: Path) -> None:
-    if not np.isfinite(block.sum(dtype=np.float64)):
+def _require_finite(finite: bool, where: Path) -> None:
+    if not finite:
         raise GeometryError(
             f"g of {where} leaves the range of float32: the covariance is too close to one without "
             "full rank, or its values are too small."

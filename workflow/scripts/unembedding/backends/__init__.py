@@ -55,7 +55,9 @@ class Backend(Protocol):
         ...
 
     def scaled_outer(self, vectors: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """Return S Sᵀ (d × d, float64) of S = vectors · diag(scale); overwrites ``vectors``."""
+        """Return S Sᵀ (d × d) of S = vectors · diag(scale), in the precision of ``vectors`` or
+        float64; overwrites ``vectors``.
+        """
         ...
 
     def products(

@@ -15,6 +15,8 @@ from scipy.linalg import blas, eigh
 from machine import cpu_model
 from unembedding.backends.limits import require_lapack
 
+TILE = 64  # columns of a matrix that are worked on at once
+
 
 class NumpyBackend:
     """All cores that BLAS was given."""
@@ -29,14 +31,14 @@ class NumpyBackend:
     def gram(
         self, blocks: Iterable[np.ndarray], shift: np.ndarray, precision: np.dtype
     ) -> np.ndarray:
-        double = precision == np.float64
-        syrk = blas.dsyrk if double else blas.ssyrk
         total = np.zeros((len(shift), len(shift)), order="F")
+        part = total if precision == np.float64 else total.astype(precision)
         for centered in _centered(blocks, shift, precision):
-            if double:
-                total = syrk(1.0, centered.T, beta=1.0, c=total, overwrite_c=True)
+            if part is total:
+                blas.dsyrk(1.0, centered.T, beta=1.0, c=total, overwrite_c=True)
             else:
-                total += syrk(1.0, centered.T)
+                blas.ssyrk(1.0, centered.T, c=part, overwrite_c=True)
+                _add_upper_triangle(part, total)
         return total
 
     def eigh(self, symmetric: np.ndarray, precision: np.dtype) -> tuple[np.ndarray, np.ndarray]:
@@ -53,20 +55,29 @@ class NumpyBackend:
         pass  # a call returns when it is done
 
     def host(self, symmetric: np.ndarray) -> np.ndarray:
-        for i in range(1, len(symmetric)):
-            symmetric[i, :i] = symmetric[:i, i]
+        for first in range(0, len(symmetric), TILE):
+            tile = slice(first, first + TILE)
+            symmetric[tile, :first] = symmetric[:first, tile].T
+            upper = np.triu(symmetric[tile, tile])
+            symmetric[tile, tile] = upper + np.triu(upper, 1).T
         return symmetric
 
     def scaled_outer(self, vectors: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        vectors = np.asarray(vectors, np.float64)
         vectors *= scale
-        return self.host(blas.dsyrk(1.0, vectors.T, trans=1))
+        syrk = blas.dsyrk if vectors.dtype == np.float64 else blas.ssyrk
+        return self.host(syrk(1.0, vectors.T, trans=1))
 
     def products(
         self, blocks: Iterable[np.ndarray], shift: np.ndarray, matrix: np.ndarray
     ) -> Iterator[np.ndarray]:
         for centered in _centered(blocks, shift, np.dtype(np.float32)):
             yield centered @ matrix
+
+
+def _add_upper_triangle(part: np.ndarray, total: np.ndarray) -> None:
+    for first in range(0, len(total), TILE):
+        columns = slice(first, first + TILE)
+        total[: first + TILE, columns] += part[: first + TILE, columns]
 
 
 def _centered(
