@@ -1,5 +1,7 @@
 """Each mistake ends in a message that a person can act on, and no result that could be believed."""
 
+import csv
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -117,7 +119,18 @@ def test_the_other_models_finish(kept_going):
 
 def test_the_exit_status_tells_of_the_failure(kept_going):
     assert kept_going.run.code != 0
-    assert not (kept_going.results / "summary.csv").exists()
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_the_end_of_the_run_names_what_is_absent_and_the_log_that_says_why(kept_going, name):
+    absent = kept_going.run.output.partition("\nAbsent")[2]
+    [log] = re.findall(rf"^  {name}(?:/\S+)?: (\S+)$", absent, re.MULTILINE)
+    assert "Error: " in (kept_going.folder / log).read_text()
+
+
+def test_the_summary_has_the_checkpoints_that_are_finished(kept_going):
+    with (kept_going.results / "summary.csv").open() as file:
+        assert [row["model"] for row in csv.DictReader(file)] == ["good"]
 
 
 def test_nobody_sees_a_traceback(kept_going):

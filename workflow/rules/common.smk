@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(workflow.basedir, "workflow", "scripts")))
 from configuration import ConfigurationError, load
 from execution import ExecutionError, notices, require_accounting
 from provenance import code_digest
+from salvage import salvage
 from sizing import FETCH_MB, FETCH_MINUTES, matrix_width, memory_mb, runtime_minutes
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
@@ -221,3 +222,8 @@ def where_results_are():
         results["results/mamba/"] = "the selective scan on this machine's CPU"
     results["snakemake --report report.html"] = "all of it on one page"
     return "\n".join(["", "Done:", *(f"  {place:37} {what}" for place, what in results.items())])
+
+
+def what_is_left():
+    """Return the lines that end a run in which something failed."""
+    return "\n".join(["", *salvage(workflow)])
