@@ -121,7 +121,8 @@ def state_spaces_mamba(folder: Path) -> np.ndarray:
     """One storage under two names, and a config.json of the kind state-spaces writes."""
     gamma = random_matrix(13)
     names = {"backbone.embedding.weight": gamma, "lm_head.weight": gamma, "f": FILLER}
-    by_hand(folder, names, "pytorch_model.bin", d_model=WIDTH, n_layer=2, vocab_size=ROWS)
+    config = dict(d_model=WIDTH, n_layer=2, vocab_size=ROWS, ssm_cfg={}, rms_norm=True)
+    by_hand(folder, names, "pytorch_model.bin", **config)
     return values(gamma)
 
 
