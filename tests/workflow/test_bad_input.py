@@ -72,8 +72,18 @@ CHECKPOINTS = {
         {"revisions": ["step11"]},
         ["'step11': the nearest are step10"],
     ),
+    "braces": (
+        lambda folder: matrix(folder / "step{1}", random_matrix(1)),
+        {},
+        ["models/braces/step{1}", "braces"],
+    ),
     "no-weights": (config_only, {}, ["no weights", "config.json"]),
     "vector": (of_shape(64), {}, ["'lm_head.weight'", "[64]", "matrix"]),
+    "zero": (
+        lambda folder: matrix(folder, torch.zeros(64, 8)),
+        {},
+        ["rank 0 of 8 (all 64 rows are equal)", "`unembedding:`"],
+    ),
     "flat": (of_shape(6, 8), {}, ["rank 5 of 8", "6 rows", "pseudo_inverse"]),
     "nan": (not_finite, {}, ["'lm_head.weight'", "2 values", "nan at row 3, column 5"]),
     "truncated": (truncated, {}, ["truncated", "model.safetensors", "1948"]),
