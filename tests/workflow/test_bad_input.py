@@ -43,6 +43,15 @@ def test_all_mistakes_are_told_at_once(tmp_path):
     assert all(path in output for path in ("models.m", "backend", "colour")), output
 
 
+@pytest.mark.parametrize("file", ["revisions.tsv", "local/geometry.json", "plots/spectrum.svg"])
+def test_a_result_of_a_model_that_nobody_configured_is_refused_in_a_line(tmp_path, file):
+    run = snakemake(tmp_path, {"models": {"good": MODEL}}, f"results/geometry/unasked/{file}")
+    assert run.code != 0
+    assert "\nThere is no model 'unasked' in the configuration, only good.\n" in run.output
+    assert "Traceback" not in run.output
+    assert len(run.output.splitlines()) < 25
+
+
 # A damaged checkpoint by its builder, what the configuration adds, and what the message says.
 def truncated(folder):
     matrix(folder, random_matrix(1, 64, 8))

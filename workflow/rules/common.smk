@@ -48,9 +48,8 @@ def model_params(wildcards):
     """Return what the configuration says of a model."""
     if wildcards.model not in CONFIG.models:
         known = ", ".join(CONFIG.models)
-        raise WorkflowError(
-            f"There is no model {wildcards.model!r} in the configuration ({known})."
-        )
+        # Not an error, to which Snakemake would add the traceback of an input function.
+        sys.exit(f"There is no model {wildcards.model!r} in the configuration, only {known}.")
     return CONFIG.models[wildcards.model]
 
 
