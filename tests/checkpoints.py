@@ -76,6 +76,7 @@ def pretrained(
         with torch.no_grad():
             gamma.copy_(random_matrix(sum(map(ord, name + dtype))))
         assert (gamma is model.get_input_embeddings().weight) == tied or name == "Whisper"
+        model.register_buffer("filler", FILLER)
         model.save_pretrained(folder, max_shard_size=shards)
         return values(gamma)
 
@@ -153,7 +154,7 @@ WHISPER = dict(
     max_source_positions=20, max_target_positions=20, decoder_start_token_id=1,
 )  # fmt: skip
 LAYOUTS: dict[str, Builder] = {
-    "Olmo": pretrained("Olmo", tied=False, intermediate_size=20_000),
+    "Olmo": pretrained("Olmo", tied=False),
     "Olmo tied bfloat16": pretrained("Olmo", tied=True, dtype="bfloat16"),
     "Olmo2 bfloat16": pretrained("Olmo2", tied=False, dtype="bfloat16"),
     "Olmo3 float16": pretrained("Olmo3", tied=False, dtype="float16"),
