@@ -157,6 +157,10 @@ def test_nobody_sees_a_traceback(kept_going):
     assert not [log for log in kept_going.folder.rglob("*.log") if "Traceback" in log.read_text()]
 
 
+def test_nobody_hears_of_a_backup_that_there_never_was(kept_going):
+    assert "backup" not in kept_going.run.output
+
+
 def test_one_mistake_fits_on_a_screen(tmp_path):
     truncated(tmp_path / "models/bad")
     run = snakemake(tmp_path, {"models": {"bad": {"path": "models/bad"}}})

@@ -37,6 +37,8 @@ GPUS = 1 if on_gpu or CONFIG.backend == "torch" else 0
 FETCH_GROUP = "download" if GPUS else "revision"
 COMPARISON = CONFIG.backends
 CHOICE = "results/backends/choice.json"
+# Said of every model whose revisions are resolved for the first time, and cannot be.
+logger.addFilter(lambda record: not str(record.msg).startswith("Cannot restore "))
 
 
 wildcard_constraints:
