@@ -30,3 +30,7 @@ onstart:
 
 onsuccess:
     print(where_results_are())
+
+
+onerror:
+    print(what_is_left())

@@ -76,6 +76,7 @@ def pretrained(
         with torch.no_grad():
             gamma.copy_(random_matrix(sum(map(ord, name + dtype))))
         assert (gamma is model.get_input_embeddings().weight) == tied or name == "Whisper"
+        model.register_buffer("filler", FILLER)
         model.save_pretrained(folder, max_shard_size=shards)
         return values(gamma)
 
@@ -121,7 +122,8 @@ def state_spaces_mamba(folder: Path) -> np.ndarray:
     """One storage under two names, and a config.json of the kind state-spaces writes."""
     gamma = random_matrix(13)
     names = {"backbone.embedding.weight": gamma, "lm_head.weight": gamma, "f": FILLER}
-    by_hand(folder, names, "pytorch_model.bin", d_model=WIDTH, n_layer=2, vocab_size=ROWS)
+    config = dict(d_model=WIDTH, n_layer=2, vocab_size=ROWS, ssm_cfg={}, rms_norm=True)
+    by_hand(folder, names, "pytorch_model.bin", **config)
     return values(gamma)
 
 
@@ -152,7 +154,7 @@ WHISPER = dict(
     max_source_positions=20, max_target_positions=20, decoder_start_token_id=1,
 )  # fmt: skip
 LAYOUTS: dict[str, Builder] = {
-    "Olmo": pretrained("Olmo", tied=False, intermediate_size=20_000),
+    "Olmo": pretrained("Olmo", tied=False),
     "Olmo tied bfloat16": pretrained("Olmo", tied=True, dtype="bfloat16"),
     "Olmo2 bfloat16": pretrained("Olmo2", tied=False, dtype="bfloat16"),
     "Olmo3 float16": pretrained("Olmo3", tied=False, dtype="float16"),

@@ -184,13 +184,14 @@ def test_a_value_of_the_wrong_type_is_a_mistake(key, value):
 
 
 def test_a_repository_of_the_wrong_type_is_a_mistake():
-    assert mistake_of(repo=["a/b"]) == "models.tiny.repo: should be a valid string, not ['a/b']"
+    mistake = mistake_of(repo=["a/b"])
+    assert mistake.startswith("models.tiny.repo: should be text") and mistake.endswith("['a/b']")
 
 
 @pytest.mark.parametrize("value", ["no", 0, "false", None])
 def test_only_true_and_false_switch(value):
     (line,) = mistakes(config(keep_unembedding=value))
-    assert line == f"keep_unembedding: should be a valid boolean, not {value!r}"
+    assert line == f"keep_unembedding: should be true or false, not {value!r}"
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "", "-x", "a b", "größe", "{a}"])
@@ -201,7 +202,7 @@ def test_a_name_is_one_folder(name):
 
 def test_a_name_is_a_string():
     (line,) = mistakes({"models": {7: LOCAL}})
-    assert line == "models.7: should be a valid string, not 7"
+    assert line == "models.7: should be text, in quotes where it looks like a number, not 7"
 
 
 def test_names_that_differ_in_case_only_would_share_a_folder():
@@ -214,10 +215,53 @@ def test_the_name_of_the_summary_is_taken():
     assert line == "models.Summary.csv: this name is taken by the summary"
 
 
-@pytest.mark.parametrize("models", [None, {}, [], "tiny", {"tiny": None}, {"tiny": "here"}])
-def test_models_are_a_mapping_of_mappings(models):
+@pytest.mark.parametrize("models", [None, [], "tiny"])
+def test_models_are_a_mapping(models):
     (line,) = mistakes({"models": models})
-    assert line.startswith("models")
+    assert line == f"models: should be a mapping of names to models, not {models!r}"
+
+
+@pytest.mark.parametrize("model", [None, "here", ["here"]])
+def test_a_model_has_keys_and_some_are_named(model):
+    (line,) = mistakes({"models": {"tiny": model}})
+    assert line == f"models.tiny: should have keys such as `path:` or `repo:`, not be {model!r}"
+
+
+@pytest.mark.parametrize("section", [None, 3, []])
+def test_a_section_has_keys_and_some_are_named(section):
+    (line,) = mistakes(config(mamba={"scan": section}))
+    assert line.startswith("mamba.scan: should have keys such as `lengths:` or `batch:`, not ")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"models": {}},
+        {"models": {"tiny": {**LOCAL, "revisions": []}}},
+        config(backends={"sizes": []}),
+    ],
+)
+def test_what_may_not_be_empty_is_told(values):
+    (line,) = mistakes(values)
+    assert line.endswith(": should not be empty")
+
+
+PYTHONS = ("dict", "<class", "instance", "Input", "item", "boolean", "integer", "string")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        config(backend=None, precision=64, keep_unembedding="yes", mamba=None, backends=[]),
+        config(mamba={"scan": {"dim": 7, "seconds_per_call": "long", "lengths": 8}}),
+        {"models": {"m": {"path": 5, "rows": "all of them", "every": 1.5, "unembedding": 5}}},
+        {"models": {"m": {"repo": 5, "revisions": [1000]}, "n": 5}},
+    ],
+)
+def test_no_mistake_is_told_in_words_of_python(values):
+    for line in mistakes(values):
+        told = line.partition(", not ")[0]
+        assert not [word for word in PYTHONS if word in told], line
 
 
 def test_there_must_be_models():

@@ -93,6 +93,8 @@ def test_a_head_of_which_nothing_is_said_is_taken_without_one():
         ({"tie_word_embeddings": None, "model_type": "olmo"}, False),
         ({"text_config": {"tie_word_embeddings": False}}, False),
         ({"text_config": None, "model_type": "gpt2"}, True),
+        ({"d_model": 768, "n_layer": 24, "ssm_cfg": {}}, True),
+        ({"d_model": 768, "n_layer": 24, "ssm_cfg": {}, "tie_embeddings": False}, False),
         ({"model_type": "never-heard-of"}, None),
         ({"model_type": ["olmo"]}, None),
     ],

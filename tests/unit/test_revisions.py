@@ -202,6 +202,16 @@ def test_a_local_model_is_pinned_to_its_folder(tmp_path):
     assert list(found.items()) == [("step9", "local"), ("step10", "local")]
 
 
+@pytest.mark.parametrize("braced", ["step{1}/config.json", "step1/model{1}.safetensors"])
+def test_braces_in_a_local_checkpoint_are_refused_where_it_is_asked_for(tmp_path, braced):
+    for file in (braced, "step2/config.json"):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).touch()
+    with pytest.raises(GeometryError, match=r"step.*\{1\}.* braces .* Rename"):
+        resolve_revisions(["*"], 1, None, tmp_path, {})
+    assert resolve_revisions(["step2"], 1, None, tmp_path, {}) == {"step2": "local"}
+
+
 @pytest.mark.parametrize(
     ("revision", "folder"),
     [("refs/pr/1", "refs%2Fpr%2F1"), ("step1-tokens4B", "step1-tokens4B"), ("50%", "50%25")],

@@ -110,9 +110,14 @@ def test_the_pseudo_inverse_gives_the_projector_of_that_rank(transformed, kind):
     assert facts["whitening_residual"] <= 1e-5
 
 
-def test_equal_rows_have_nothing_to_transform(transformed):
-    with pytest.raises(GeometryError, match=r"rank 0 of 3.*All rows are equal"):
-        transformed(np.ones((9, 3), np.float32), on_rank_deficient="pseudo_inverse")
+@pytest.mark.parametrize("on_rank_deficient", ["error", "pseudo_inverse"])
+@pytest.mark.parametrize("rows", [2, 9])
+@pytest.mark.parametrize("value", [0, 1])
+def test_equal_rows_have_nothing_to_transform(transformed, value, rows, on_rank_deficient):
+    with pytest.raises(GeometryError, match=rf"rank 0 of 3 \(all {rows} rows are equal\)") as told:
+        transformed(np.full((rows, 3), value, np.float32), on_rank_deficient=on_rank_deficient)
+    assert "There is nothing to transform" in str(told.value)
+    assert "depend linearly" not in str(told.value) and "pseudo_inverse" not in str(told.value)
 
 
 def test_rows_cut_g_and_not_the_matrix(transformed):

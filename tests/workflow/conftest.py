@@ -29,9 +29,8 @@ def finished(tmp_path_factory) -> SimpleNamespace:
         "second/local": matrix(folder / "models/second", random_matrix(3, 64, 8)),
     }
     run = succeed(folder, CONFIG)
-    return SimpleNamespace(
-        folder=folder, run=run, gammas=gammas, results=folder / "results/geometry"
-    )
+    results = folder / "results/geometry"
+    return SimpleNamespace(folder=folder, config=CONFIG, run=run, gammas=gammas, results=results)
 
 
 @pytest.fixture

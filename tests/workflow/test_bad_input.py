@@ -1,5 +1,7 @@
 """Each mistake ends in a message that a person can act on, and no result that could be believed."""
 
+import csv
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -41,6 +43,15 @@ def test_all_mistakes_are_told_at_once(tmp_path):
     assert all(path in output for path in ("models.m", "backend", "colour")), output
 
 
+@pytest.mark.parametrize("file", ["revisions.tsv", "local/geometry.json", "plots/spectrum.svg"])
+def test_a_result_of_a_model_that_nobody_configured_is_refused_in_a_line(tmp_path, file):
+    run = snakemake(tmp_path, {"models": {"good": MODEL}}, f"results/geometry/unasked/{file}")
+    assert run.code != 0
+    assert "\nThere is no model 'unasked' in the configuration, only good.\n" in run.output
+    assert "Traceback" not in run.output
+    assert len(run.output.splitlines()) < 25
+
+
 # A damaged checkpoint by its builder, what the configuration adds, and what the message says.
 def truncated(folder):
     matrix(folder, random_matrix(1, 64, 8))
@@ -70,8 +81,18 @@ CHECKPOINTS = {
         {"revisions": ["step11"]},
         ["'step11': the nearest are step10"],
     ),
+    "braces": (
+        lambda folder: matrix(folder / "step{1}", random_matrix(1)),
+        {},
+        ["models/braces/step{1}", "braces"],
+    ),
     "no-weights": (config_only, {}, ["no weights", "config.json"]),
     "vector": (of_shape(64), {}, ["'lm_head.weight'", "[64]", "matrix"]),
+    "zero": (
+        lambda folder: matrix(folder, torch.zeros(64, 8)),
+        {},
+        ["rank 0 of 8 (all 64 rows are equal)", "`unembedding:`"],
+    ),
     "flat": (of_shape(6, 8), {}, ["rank 5 of 8", "6 rows", "pseudo_inverse"]),
     "nan": (not_finite, {}, ["'lm_head.weight'", "2 values", "nan at row 3, column 5"]),
     "truncated": (truncated, {}, ["truncated", "model.safetensors", "1948"]),
@@ -117,12 +138,27 @@ def test_the_other_models_finish(kept_going):
 
 def test_the_exit_status_tells_of_the_failure(kept_going):
     assert kept_going.run.code != 0
-    assert not (kept_going.results / "summary.csv").exists()
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_the_end_of_the_run_names_what_is_absent_and_the_log_that_says_why(kept_going, name):
+    absent = kept_going.run.output.partition("\nAbsent")[2]
+    [log] = re.findall(rf"^  {name}(?:/\S+)?: (\S+)$", absent, re.MULTILINE)
+    assert "Error: " in (kept_going.folder / log).read_text()
+
+
+def test_the_summary_has_the_checkpoints_that_are_finished(kept_going):
+    with (kept_going.results / "summary.csv").open() as file:
+        assert [row["model"] for row in csv.DictReader(file)] == ["good"]
 
 
 def test_nobody_sees_a_traceback(kept_going):
     assert "Traceback" not in kept_going.run.output
     assert not [log for log in kept_going.folder.rglob("*.log") if "Traceback" in log.read_text()]
+
+
+def test_nobody_hears_of_a_backup_that_there_never_was(kept_going):
+    assert "backup" not in kept_going.run.output
 
 
 def test_one_mistake_fits_on_a_screen(tmp_path):

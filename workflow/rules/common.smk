@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(workflow.basedir, "workflow", "scripts")))
 from configuration import ConfigurationError, load
 from execution import ExecutionError, notices, require_accounting
 from provenance import code_digest
+from salvage import salvage
 from sizing import FETCH_MB, FETCH_MINUTES, matrix_width, memory_mb, runtime_minutes
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
@@ -36,6 +37,8 @@ GPUS = 1 if on_gpu or CONFIG.backend == "torch" else 0
 FETCH_GROUP = "download" if GPUS else "revision"
 COMPARISON = CONFIG.backends
 CHOICE = "results/backends/choice.json"
+# Said of every model whose revisions are resolved for the first time, and cannot be.
+logger.addFilter(lambda record: not str(record.msg).startswith("Cannot restore "))
 
 
 wildcard_constraints:
@@ -47,9 +50,8 @@ def model_params(wildcards):
     """Return what the configuration says of a model."""
     if wildcards.model not in CONFIG.models:
         known = ", ".join(CONFIG.models)
-        raise WorkflowError(
-            f"There is no model {wildcards.model!r} in the configuration ({known})."
-        )
+        # Not an error, to which Snakemake would add the traceback of an input function.
+        sys.exit(f"There is no model {wildcards.model!r} in the configuration, only {known}.")
     return CONFIG.models[wildcards.model]
 
 
@@ -221,3 +223,8 @@ def where_results_are():
         results["results/mamba/"] = "the selective scan on this machine's CPU"
     results["snakemake --report report.html"] = "all of it on one page"
     return "\n".join(["", "Done:", *(f"  {place:37} {what}" for place, what in results.items())])
+
+
+def what_is_left():
+    """Return the lines that end a run in which something failed."""
+    return "\n".join(["", *salvage(workflow)])

@@ -24,6 +24,17 @@ from pydantic import (
 REPO = re.compile(r"[\w.-]+(/[\w.-]+)?")
 FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TAKEN = "summary.csv"
+# What pydantic says in words of Python, by its name of the mistake.
+SHOULD_BE = {
+    "bool_type": "should be true or false",
+    "dict_type": "should be a mapping of names to models",
+    "float_parsing": "should be a number",
+    "float_type": "should be a number",
+    "int_type": "should be a whole number",
+    "list_type": "should be a list",
+    "path_type": "should be the path of a folder",
+    "string_type": "should be text, in quotes where it looks like a number",
+}
 Item = TypeVar("Item")
 
 
@@ -222,9 +233,14 @@ def _message(error: Any) -> str:
             return f"{path}: missing"
         case "value_error":
             return f"{path}: {error['ctx']['error']}"
-        case _:
-            shown = "" if isinstance(given, Mapping) else f", not {given!r}"
-            return f"{path}: {error['msg'].replace('Input should be', 'should be')}{shown}"
+        case "too_short":
+            return f"{path}: should not be empty"
+        case "model_type":
+            first, second = _keys_at(error["loc"])[:2]
+            return f"{path}: should have keys such as `{first}:` or `{second}:`, not be {given!r}"
+        case mistake:
+            should = SHOULD_BE.get(mistake) or error["msg"].replace("Input should be", "should be")
+            return f"{path}: {should}, not {given!r}"
 
 
 def _keys_at(location: tuple[Any, ...]) -> list[str]:

@@ -56,6 +56,8 @@ def says_tied(config: Mapping[str, Any]) -> bool | None:
         for key in TYING_KEYS:
             if isinstance(section.get(key), bool):
                 return section[key]
+    if "model_type" not in config and "ssm_cfg" in config:
+        return True  # state-spaces' MambaConfig
     return TIED_BY_DEFAULT.get(str(config.get("model_type")))
 
 

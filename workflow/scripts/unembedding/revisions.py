@@ -130,6 +130,15 @@ def local_revisions(folder: Path) -> dict[str, Path]:
     return {name: found[name] for name in sorted(found, key=by_step)}
 
 
+def _require_no_braces(checkpoints: Iterable[Path]) -> None:
+    for folder in checkpoints:
+        if braced := [path for path in (folder, *folder.iterdir()) if set(path.name) & set("{}")]:
+            raise GeometryError(
+                f"{braced[0]}: Snakemake would take the braces in this name for a wildcard. Rename "
+                "it, or ask for other `revisions:`."
+            )
+
+
 def _is_checkpoint(folder: Path) -> bool:
     return (folder / "config.json").is_file() or any(
         next(folder.glob(pattern), None) for pattern in WEIGHTS
@@ -168,7 +177,9 @@ def resolve_revisions(
     cannot be read.
     """
     if folder is not None:
-        names = select_revisions(asked, local_revisions(folder), every, str(folder))
+        found = local_revisions(folder)
+        names = select_revisions(asked, found, every, str(folder))
+        _require_no_braces(found[name] for name in names)
         return dict.fromkeys(names, LOCAL)
     assert repo is not None
     from unembedding.hub import commit_exists, list_refs

@@ -111,8 +111,12 @@ def _kept(
         why = f"{rows} rows give at most {rows - 1}" if rows <= width else "columns depend linearly"
         advice = "`on_rank_deficient: pseudo_inverse` transforms the part that has full rank."
         if rank == 0:
-            advice = "All rows are equal; there is nothing to transform."
-        elif eigenvalues.dtype == np.float32:
+            why = f"all {rows} rows are equal"
+            advice = (
+                "There is nothing to transform: see whether this checkpoint was trained, or name "
+                "another tensor with `unembedding:`."
+            )
+        if eigenvalues.dtype == np.float32:
             advice += " `precision: float64` sees smaller eigenvalues."
         raise GeometryError(
             f"The covariance of {where} has rank {rank} of {width} ({why}), so it has no inverse "

@@ -1,0 +1,73 @@
+"""A run in which a checkpoint failed gives summary and plots of the others, until it is mended."""
+
+import csv
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+from checkpoints import matrix, random_matrix
+from running import snakemake, succeed
+
+EARLY, LATE, LOCAL = ("first", "step1-tokens2B"), ("first", "step20-tokens40B"), ("second", "local")
+PLACE = "/".join(LATE)
+
+
+def rows(folder):
+    with (folder / "results/geometry/summary.csv").open() as file:
+        return [(row["model"], row["revision"]) for row in csv.DictReader(file)]
+
+
+def spoil(folder):
+    gamma = random_matrix(2)
+    gamma[3, 5] = torch.nan
+    matrix(folder / "models" / PLACE, gamma)
+
+
+@pytest.fixture(scope="module")
+def left(finished, tmp_path_factory):
+    """The finished run again, of which one checkpoint has become bad."""
+    folder = tmp_path_factory.mktemp("left") / "workspace"
+    shutil.copytree(finished.folder, folder)
+    spoil(folder)
+    return SimpleNamespace(folder=folder, run=snakemake(folder, finished.config, "--keep-going"))
+
+
+def test_the_summary_has_a_row_for_each_checkpoint_that_is_finished_and_no_other(left):
+    assert left.run.code != 0
+    assert (left.folder / f"results/geometry/{PLACE}/geometry.json").exists(), "of the run before"
+    assert rows(left.folder) == [EARLY, LOCAL]
+
+
+def test_the_plots_show_the_checkpoints_that_are_finished(left):
+    plot = (left.folder / "results/geometry/first/plots/spectrum.svg").read_text()
+    assert EARLY[1] in plot and LATE[1] not in plot
+
+
+def test_the_end_of_the_run_names_what_is_absent_and_the_log_that_says_why(left):
+    end = left.run.output.partition("Absent")[2].splitlines()
+    assert f"  {PLACE}: logs/geometry/{PLACE}/decompose.log" in end
+
+
+def test_once_the_checkpoint_is_mended_summary_and_plots_are_whole(left, tmp_path, config):
+    folder = shutil.copytree(left.folder, tmp_path / "mended")
+    matrix(folder / "models" / PLACE, random_matrix(2))
+    succeed(folder, config)
+    assert rows(folder) == [EARLY, LATE, LOCAL]
+    assert LATE[1] in (folder / "results/geometry/first/plots/spectrum.svg").read_text()
+
+
+def test_a_mistake_taken_back_leaves_no_summary_with_too_few_rows(workspace, config):
+    first = {**config["models"]["first"], "revisions": ["step*", "step9"]}
+    mistaken = {"models": {**config["models"], "first": first}}
+    assert snakemake(workspace, mistaken, "--keep-going").code != 0
+    assert rows(workspace) == [LOCAL]
+    succeed(workspace, config)
+    assert rows(workspace) == [EARLY, LATE, LOCAL]
+
+
+def test_a_run_that_was_not_asked_for_the_summary_leaves_it(workspace, config):
+    spoil(workspace)
+    run = snakemake(workspace, config, f"results/geometry/{PLACE}/geometry.json")
+    assert run.code != 0 and "Absent" not in run.output
+    assert rows(workspace) == [EARLY, LATE, LOCAL]
