@@ -1,5 +1,6 @@
 """The real workflow on a real Slurm, through profiles/slurm."""
 
+import csv
 import json
 import shutil
 
@@ -85,6 +86,9 @@ def test_a_failing_job_names_its_log_and_does_not_stop_the_others(tmp_path):
     assert log in workflow.log
     assert "truncated" in (workflow.folder / log).read_text()
     assert list(workflow.results("geometry.json")) == REVISIONS[1:]
+    assert f"tiny/{REVISIONS[0]}: {log}" in workflow.log.partition("Absent")[2]
+    with (workflow.folder / "results/geometry/summary.csv").open() as file:
+        assert [row["revision"] for row in csv.DictReader(file)] == REVISIONS[1:]
 
 
 def test_a_job_over_its_memory_is_tried_again_with_more(tmp_path):
