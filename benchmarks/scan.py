@@ -135,7 +135,7 @@ def scaling() -> None:
 
 def whole_model(layers: int = 24) -> None:
     """A Mamba of 130M shape: the forward pass as it is, with the scan, and with the convolution."""
-    from selective_scan.model import forward, interleaved, load_model, load_tokens, shares
+    from selective_scan.model import forward, interleaved, load_model, load_tokens, profile, shares
 
     torch.set_num_threads(2)
     model = load_model(layers=layers, width=768, vocabulary=50280)
@@ -143,7 +143,7 @@ def whole_model(layers: int = 24) -> None:
     plain = forward(model, tokens)
     undo = use_fused_scan(model)
     difference = ((forward(model, tokens) - plain).abs().max() / plain.abs().max()).item()
-    share = shares(model, tokens)
+    share = shares(profile(model, tokens))
     undo()
     del plain
     seconds = interleaved(model, tokens, repeats=3)
