@@ -35,8 +35,8 @@ u, delta, y = made(dim), made(dim), made(dim)
 A, B, C = -torch.ones(dim, state), made(state), made(state)
 
 def scan(end):
-    part = [x[..., :end] for x in (u, delta, B, C, y)]
-    selective_scan_fn(part[0], part[1], A, part[2], part[3], out=part[4] if out == "given" else None)
+    u_, delta_, B_, C_, y_ = (x[..., :end] for x in (u, delta, B, C, y))
+    selective_scan_fn(u_, delta_, A, B_, C_, out=y_ if out == "given" else None)
 
 scan(short)
 before = peak()

@@ -41,7 +41,7 @@ def test_a_folder_is_loaded_as_it_is(model, tokens, tmp_path):
 
 
 def test_random_tokens_are_of_the_vocabulary_and_the_same_each_time(tokens):
-    assert tokens.shape == (1, 30) and 0 <= tokens.min() and tokens.max() < 40
+    assert tokens.shape == (1, 30) and set(tokens[0].tolist()) <= set(range(40))
     assert torch.equal(tokens, load_tokens(40, length=30))
 
 
@@ -63,7 +63,7 @@ def test_bytes_beyond_a_small_vocabulary_wrap_around(tmp_path):
 
 
 def test_a_kind_that_needs_a_file_says_so():
-    with pytest.raises(ValueError, match="'fasta', which needs mamba.sequence.path"):
+    with pytest.raises(ValueError, match="'fasta', which needs"):
         load_tokens(40, "fasta")
 
 
