@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from selective_scan.reference import selective_scan_reference
 from selective_scan.variants import Inputs, Variant, all_variants, make_inputs
 
 DIM, STATE = 1536, 16
+THREADS = ThreadPoolExecutor(2)  # kept: a thread that has just started often shares a core
 SLOW = ("einsum", "transformers", "mambapy", "associative_scan", "fused", "reordered", "unrolled")
 
 
@@ -72,11 +74,8 @@ def ladder(variants: list[Variant]) -> None:
 
 def two_halves(run: Callable[[Inputs], object], halves: list[Inputs], whole: Inputs) -> None:
     """A limit on two threads: the C function releases the interpreter, so two Python threads do."""
-    from concurrent.futures import ThreadPoolExecutor
-
     del whole
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(run, halves))
+    list(THREADS.map(run, halves))
 
 
 def against_limits(variants: list[Variant]) -> None:
@@ -135,7 +134,7 @@ def scaling() -> None:
 
 def whole_model(layers: int = 24) -> None:
     """A Mamba of 130M shape: the forward pass as it is, with the scan, and with the convolution."""
-    from selective_scan.model import forward, interleaved, load_model, load_tokens, shares
+    from selective_scan.model import forward, interleaved, load_model, load_tokens, profile, shares
 
     torch.set_num_threads(2)
     model = load_model(layers=layers, width=768, vocabulary=50280)
@@ -143,7 +142,7 @@ def whole_model(layers: int = 24) -> None:
     plain = forward(model, tokens)
     undo = use_fused_scan(model)
     difference = ((forward(model, tokens) - plain).abs().max() / plain.abs().max()).item()
-    share = shares(model, tokens)
+    share = shares(profile(model, tokens))
     undo()
     del plain
     seconds = interleaved(model, tokens, repeats=3)

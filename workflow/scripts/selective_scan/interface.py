@@ -92,6 +92,15 @@ def selective_scan_fn(
     return (y, state) if return_last_state else y
 
 
+def causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
+    """The causal depthwise convolution in front of the scan, with its SiLU if asked for.
+
+    x: (batch, dim, length), any strides; weight: (dim, width); bias: (dim). Like x.
+    """
+    y: Tensor = kernel().causal_conv1d(x, weight, bias, silu)
+    return y
+
+
 def _check_kinds(given: dict[str, Tensor]) -> None:
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):

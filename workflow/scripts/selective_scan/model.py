@@ -9,6 +9,7 @@ import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -16,12 +17,16 @@ from torch import Tensor, nn
 
 from selective_scan.patch import use_fused_scan
 
-# Operators by what they are for; whatever none of these names is "other".
+# Functions by what they are for, transformers' and ours; none of them calls another. Whatever is
+# outside them is "other".
 PARTS = {
-    "linear projections": ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear"),
-    "convolution": ("convolution", "conv1d"),
-    "scan": ("selective_scan",),
+    "linear projections": ("<built-in method torch._C._nn.linear>",),
+    "convolution": ("causal_conv1d_fn", "causal_conv1d"),
+    "scan": ("mamba_selective_scan", "selective_scan_fn"),
 }
+# One projection is written as `@`, which a profiler of functions does not see: it is what these
+# spend themselves.
+MIXERS = ("MambaMixer.forward", "FalconMambaMixer.forward")
 
 
 @dataclass(frozen=True)
@@ -74,12 +79,13 @@ def load_tokens(
 def compare(model: nn.Module, tokens: Tensor, repeats: int = 3) -> Comparison:
     """Profile a forward pass with the fused scan off and on; compare times and logits."""
     before_logits = forward(model, tokens)
-    before, before_share = profile(model, tokens), shares(model, tokens)
+    before = profile(model, tokens)
     memory_before = peak_memory()
     undo = use_fused_scan(model)
     after_logits = forward(model, tokens)
-    after, after_share = profile(model, tokens), shares(model, tokens)
+    after = profile(model, tokens)
     undo()
+    tables = {"before": table(before), "after": table(after)}
     times = interleaved(model, tokens, repeats)
     scale = before_logits.abs().max()
     summary = {
@@ -88,17 +94,17 @@ def compare(model: nn.Module, tokens: Tensor, repeats: int = 3) -> Comparison:
         "threads": torch.get_num_threads(),
         "seconds": times,
         "speed_up": {name: times["off"] / times[name] for name in times},
-        "shares_before": before_share,
-        "shares_after": after_share,
+        "shares_before": shares(before),
+        "shares_after": shares(after),
         "largest_relative_difference_in_logits": (
             (after_logits - before_logits).abs().max() / scale
         ).item(),
         # The process's peak so far, so the second is of both; the scan's own is what it adds.
         "peak_bytes_before": memory_before,
         "peak_bytes_in_all": peak_memory(),
-        "top_rows": {"before": before.splitlines()[:20], "after": after.splitlines()[:20]},
+        "top_rows": {name: text.splitlines()[:20] for name, text in tables.items()},
     }
-    return Comparison(before, after, summary)
+    return Comparison(**tables, summary=summary)
 
 
 def interleaved(model: nn.Module, tokens: Tensor, repeats: int) -> dict[str, float]:
@@ -120,27 +126,35 @@ def forward(model: nn.Module, tokens: Tensor) -> Tensor:
     return model(tokens, use_cache=False).logits
 
 
-def profile(model: nn.Module, tokens: Tensor) -> str:
-    """cProfile's table of a forward pass, by the time spent in each function itself."""
+def profile(model: nn.Module, tokens: Tensor) -> cProfile.Profile:
+    """A forward pass under cProfile."""
     profiler = cProfile.Profile()
     profiler.runcall(forward, model, tokens)
-    table = io.StringIO()
-    pstats.Stats(profiler, stream=table).strip_dirs().sort_stats("tottime").print_stats(40)
-    return table.getvalue()
+    return profiler
 
 
-def shares(model: nn.Module, tokens: Tensor) -> dict[str, float]:
-    """The share of each of PARTS in the time of torch's operators."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as trace
+def table(profiler: cProfile.Profile) -> str:
+    """cProfile's table, by the time spent in each function itself."""
+    text = io.StringIO()
+    pstats.Stats(profiler, stream=text).strip_dirs().sort_stats("tottime").print_stats(40)
+    return text.getvalue()
 
-    with trace(activities=[ProfilerActivity.CPU]) as events:
-        forward(model, tokens)
-    total = dict.fromkeys([*PARTS, "other"], 0.0)
-    for event in events.key_averages():
-        matching = (part for part, names in PARTS.items() if any(n in event.key for n in names))
-        total[next(matching, "other")] += event.self_cpu_time_total
-    return {part: spent / sum(total.values()) for part, spent in total.items()}
+
+def shares(profiler: cProfile.Profile) -> dict[str, float]:
+    """The share of each of PARTS in the time of a forward pass."""
+    entries = [(_name(entry.code), entry) for entry in profiler.getstats()]
+    whole = sum(entry.inlinetime for _, entry in entries)
+    spent = {
+        part: sum(entry.totaltime for name, entry in entries if name in names)
+        for part, names in PARTS.items()
+    }
+    spent["linear projections"] += sum(e.inlinetime for name, e in entries if name in MIXERS)
+    spent["other"] = whole - sum(spent.values())
+    return {part: seconds / whole for part, seconds in spent.items()}
+
+
+def _name(code: CodeType | str) -> str:
+    return code if isinstance(code, str) else code.co_qualname
 
 
 def peak_memory() -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from selective_scan.interface import kernel, selective_scan_fn
+from selective_scan.interface import causal_conv1d, kernel, selective_scan_fn
 
 MIXERS = ("MambaMixer", "FalconMambaMixer")
 _FLAG = "_fused_scan"
@@ -105,7 +105,7 @@ def _conv_or(fallback: Callable[..., Tensor]) -> Callable[..., Tensor]:
         **others: Any,
     ) -> Tensor:
         if activation in (None, "silu", "swish") and _usable(x, weight, bias):
-            return kernel().causal_conv1d(x, weight, bias, activation is not None)
+            return causal_conv1d(x, weight, bias, activation is not None)
         return fallback(x, weight, bias, activation=activation, **others)
 
     return convolve

@@ -1,6 +1,7 @@
 // The causal depthwise convolution in front of the scan, with its bias and SiLU, in one pass: y[t] =
 // silu(bias + sum over k of w[k] x[t - width + 1 + k]). Read and written where it lies, whichever of
 // channels and time is contiguous, so the model's transposes cost nothing.
+#include <array>
 #include <memory>
 
 #include "block.h"
@@ -13,9 +14,11 @@ namespace {
 
 // One tile of outputs; x starts `history` times before it, fewer at the start of the sequence.
 template <int width>
-void convolve(const Conv& c, Rows x, int history, int times, const float* weight, Vec bias, Rows y) {
+void convolve(const Conv& c, Rows x, int history, int times, const float* weight, Vec bias, Rows y,
+              const std::array<Ahead, 2>& ahead) {
     const int taps = width ? width : static_cast<int>(c.width);
     for (int t = 0; t < times; ++t) {
+        for (const Ahead& lines : ahead) lines.fetch(t);
         Vec sum = bias;
         const int now = t + history, first = std::max(0, taps - 1 - now);
 #pragma GCC unroll 4
@@ -44,7 +47,9 @@ void run(const Conv& c, int64_t first, int64_t last) {
                 const int history = static_cast<int>(std::min(reach, t));
                 gather_rows(c.weight, c.width, b, weight.get());
                 const Rows x = load_rows(c.x, b.batch, b.channel, b.lanes, t - history, times + history, in);
-                kernel(c, x, history, times, weight.get(), gather_channels(c.bias, b), {out, kLanes});
+                const int64_t next = b.channel + kLanes;
+                kernel(c, x, history, times, weight.get(), gather_channels(c.bias, b), {out, kLanes},
+                       {ahead(c.x, b.batch, next, t), ahead(c.out, b.batch, next, t)});
                 store_rows(c.out, b.batch, b.channel, b.lanes, t, times, out);
             }
         first = end;

@@ -4,6 +4,7 @@
 // over time runs as it is written and no (length x state) intermediate exists. Channels that are
 // not contiguous, or not float32, pass through tiles of kTile times in the L1 cache (tile.h).
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -15,9 +16,10 @@
 namespace scan {
 namespace {
 
-// Times for which B and C are laid out as (time, state), once for all blocks of a group: long, since
-// going from row to row of a tensor where time is contiguous is a TLB miss for every row.
-constexpr int64_t kSpan = 1024;
+// Times for which B and C are laid out as (time, state), once for all blocks of a group. Every time,
+// or every row, of a large tensor is on a page of its own: the longer a span, the fewer pages are
+// come back to where time is contiguous, and the more must stay in the TLB where channels are.
+constexpr int64_t kSpan = 512;
 constexpr int kBlock = kLanes == 16 ? 16 : 4;  // states kept in registers at once
 
 // What one block keeps from tile to tile.
@@ -59,6 +61,7 @@ struct Work {
     bool has_skip;
     const float *A, *B, *C;
     float* state;
+    std::array<Ahead, 4> ahead;
 };
 
 bool all_at_most(Vec v, float limit) {
@@ -77,6 +80,7 @@ bool scan_states(const Work& w, int64_t first) {
     const Rows deltas = w.delta, us = w.u, ys = w.y;
     const int64_t times = w.times, states = w.states;
     const bool adds = first > 0, has_skip = w.has_skip;
+    const std::array<Ahead, 4> ahead = w.ahead;
     const float* A = w.A + first * kLanes;
     const float* B = w.B + first * (constant_B ? kLanes : 1);
     const float* C = w.C + first * (constant_C ? kLanes : 1);
@@ -85,6 +89,7 @@ bool scan_states(const Work& w, int64_t first) {
 #pragma GCC unroll 16
     for (int n = 0; n < count; ++n) h[n] = load(state + n * kLanes);
     for (int64_t t = 0; t < times; ++t) {
+        for (const Ahead& lines : ahead) lines.fetch(t);
         const Vec delta = deltas[t], u = us[t], x = delta * u;
         Vec y = adds ? ys[t] : has_skip ? w.skip * u : Vec{};
 #pragma GCC unroll 16
@@ -145,16 +150,21 @@ Rows load_delta(const Scan& s, const Carry& c, int64_t t0, int times, float* til
     return delta;
 }
 
-// One tile of B or C as (time, state), shared by all blocks of the group.
+// A span of B or C as (time, state), shared by all blocks of the group: the states are its rows.
 void load_projection(const Projection& p, int64_t states, const Block& b, int64_t t0,
                      int64_t times, float* out) {
     if (p.constant) return;
-    const int64_t base = b.batch * p.rows.batch + b.group * p.group + t0 * p.rows.time;
-    with_type(p.rows, [&](const auto* data) {
-        for (int64_t t = 0; t < times; ++t)
-            for (int64_t n = 0; n < states; ++n)
-                out[t * states + n] = to_float(data[base + t * p.rows.time + n * p.rows.row]);
-    });
+    Operand op = p.rows;
+    op.data = static_cast<const char*>(op.data) + b.group * p.group * size_of(op);
+    alignas(64) float tile[kTile * kLanes];
+    for (int64_t t = 0; t < times; t += kTile)
+        for (int64_t n = 0; n < states; n += kLanes) {
+            const int count = static_cast<int>(std::min<int64_t>(kTile, times - t));
+            const int lanes = static_cast<int>(std::min<int64_t>(kLanes, states - n));
+            const Rows rows = load_rows(op, b.batch, n, lanes, t0 + t, count, tile);
+            for (int i = 0; i < count; ++i)
+                std::copy_n(rows.data + i * rows.stride, lanes, out + (t + i) * states + n);
+        }
 }
 
 void gate(const Scan& s, const Block& b, int64_t t0, int times, Rows y, float* tile) {
@@ -162,18 +172,22 @@ void gate(const Scan& s, const Block& b, int64_t t0, int times, Rows y, float* t
     for (int t = 0; t < times; ++t) y.set(t, y[t] * silu(z[t]));
 }
 
+// What the tile of `channel` and `time` will want; absent operands repeat one that is there.
+std::array<Ahead, 4> look_ahead(const Scan& s, int64_t batch, int64_t channel, int64_t time) {
+    const auto lines = [&](const Operand& op) { return ahead(op, batch, channel, time); };
+    return {lines(s.u), lines(s.delta), lines(s.out), lines(s.z.data ? s.z : s.u)};
+}
+
 void run_tile(const Scan& s, Carry& c, int64_t t0, int times, const float* B, const float* C,
-              Scratch& tile, bool emit) {
+              Scratch& tile, bool emit, const std::array<Ahead, 4>& ahead) {
     const Block& b = c.block;
     const bool direct = emit && is_direct(s.out, offset_of(s.out, b.batch, b.channel, t0), b.lanes);
     const Rows y = direct ? load_rows(s.out, b.batch, b.channel, b.lanes, t0, times, nullptr)
                           : Rows{tile.y, kLanes};
     const Rows delta = load_delta(s, c, t0, times, tile.delta);
     const Rows u = load_rows(s.u, b.batch, b.channel, b.lanes, t0, times, tile.u);
-    for (const Operand* op : {&s.u, &s.delta, &s.out})
-        prefetch_rows(*op, b.batch, b.channel, t0 + kTile);
     scan_tile({times, s.states, delta, u, y, c.largest_A, c.skip, s.D != nullptr, c.A.get(),
-               B, C, c.state.get()},
+               B, C, c.state.get(), ahead},
               s.B.constant, s.C.constant);
     if (!emit) {
         for (int t = 0; t < times; ++t) c.sum_delta += delta[t];
@@ -190,7 +204,11 @@ void run_span(const Scan& s, Carry& c, int64_t t0, int64_t times, Scratch& scrat
     for (int64_t t = 0; t < times; t += kTile) {
         const float* B = scratch.B.get() + (s.B.constant ? 0 : t * s.states);
         const float* C = scratch.C.get() + (s.C.constant ? 0 : t * s.states);
-        run_tile(s, c, t0 + t, std::min<int64_t>(kTile, times - t), B, C, scratch, emit);
+        // After the span's last tile comes the first of the neighbouring block.
+        const bool last = t + kTile >= times;
+        const auto ahead = look_ahead(s, c.block.batch, c.block.channel + (last ? kLanes : 0),
+                                      last ? t0 : t0 + t + kTile);
+        run_tile(s, c, t0 + t, std::min<int64_t>(kTile, times - t), B, C, scratch, emit, ahead);
     }
 }
 

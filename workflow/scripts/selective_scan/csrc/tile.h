@@ -70,6 +70,8 @@ struct Rows {
     void set(int64_t t, Vec v) const { store(data + t * stride, v); }
 };
 
+inline int64_t size_of(const Operand& op) { return op.type == Type::float32 ? 4 : 2; }
+
 inline int64_t offset_of(const Operand& op, int64_t batch, int64_t row, int64_t time) {
     return batch * op.batch + row * op.row + time * op.time;
 }
@@ -82,17 +84,24 @@ inline bool is_direct(const Operand& op, int64_t offset, int lanes) {
            (address | op.time * sizeof(float)) % sizeof(Vec) == 0;
 }
 
-// Ask for the next tile's cache lines where time is contiguous: the recurrence in between is too long
-// for the CPU to look past it. Inlined, because GCC takes a function that only prefetches for one
-// without effect, and drops the call. Addresses past the end are harmless.
-__attribute__((always_inline)) inline void prefetch_rows(const Operand& op, int64_t batch,
-                                                         int64_t row, int64_t t0) {
-    if (op.time != 1) return;
-    const int64_t size = op.type == Type::float32 ? 4 : 2;
-    const char* p = static_cast<const char*>(op.data) + offset_of(op, batch, row, t0) * size;
-    for (int i = 0; i < kLanes; ++i)
-        for (int64_t byte = 0; byte < kTile * size; byte += 64)
-            __builtin_prefetch(p + i * op.row * size + byte, 0, 2);
+// The cache lines that the next tile will want of an operand, asked for one at a time: all at once
+// they would fill the CPU's queue of misses, and the recurrence would wait behind them.
+struct Ahead {
+    const char* data;
+    int64_t near, far;  // bytes from one line to the next, and from kLanes of them to the next kLanes
+
+    // Inlined, because GCC takes a function that only prefetches for one without effect, and drops the
+    // call. Addresses past the end are harmless.
+    __attribute__((always_inline)) void fetch(int64_t i) const {
+        __builtin_prefetch(data + i % kLanes * near + i / kLanes * far);
+    }
+};
+
+inline Ahead ahead(const Operand& op, int64_t batch, int64_t row, int64_t time) {
+    const int64_t size = size_of(op), line = 64;
+    const char* data = static_cast<const char*>(op.data) + offset_of(op, batch, row, time) * size;
+    if (op.time == 1) return {data, op.row * size, line};
+    return {data, op.time * size, op.time * size * kLanes};
 }
 
 // Rows [row, row + lanes) at times [t0, t0 + times), in place or else in `tile`, where missing
@@ -108,14 +117,11 @@ inline Rows load_rows(const Operand& op, int64_t batch, int64_t row, int lanes, 
         if (lanes == kLanes && op.row == 1) {
             for (; t < times; ++t) store(tile + t * kLanes, load_vec(p + t * op.time));
         } else if (lanes == kLanes && op.time == 1) {
-            // All rows first: reading ahead of the shuffles keeps many cache misses in flight.
-            Vec v[kTile / kLanes][kLanes];
-            for (int i = 0; i < kLanes; ++i)
-                for (int k = 0; k < times / kLanes; ++k)
-                    v[k][i] = load_vec(p + i * op.row + k * kLanes);
+            Vec v[kLanes];
             for (; t + kLanes <= times; t += kLanes) {
-                transpose(v[t / kLanes]);
-                std::memcpy(tile + t * kLanes, v[t / kLanes], sizeof v[0]);
+                for (int i = 0; i < kLanes; ++i) v[i] = load_vec(p + i * op.row + t);
+                transpose(v);
+                std::memcpy(tile + t * kLanes, v, sizeof v);
             }
         }
         for (; t < times; ++t)
@@ -135,14 +141,12 @@ inline void store_rows(const Operand& op, int64_t batch, int64_t row, int lanes,
         if (lanes == kLanes && op.row == 1) {
             for (; t < times; ++t) store_vec(p + t * op.time, load(tile + t * kLanes));
         } else if (lanes == kLanes && op.time == 1) {
-            Vec v[kTile / kLanes][kLanes];
+            Vec v[kLanes];
             for (; t + kLanes <= times; t += kLanes) {
-                std::memcpy(v[t / kLanes], tile + t * kLanes, sizeof v[0]);
-                transpose(v[t / kLanes]);
+                std::memcpy(v, tile + t * kLanes, sizeof v);
+                transpose(v);
+                for (int i = 0; i < kLanes; ++i) store_vec(p + i * op.row + t, v[i]);
             }
-            for (int i = 0; i < kLanes; ++i)
-                for (int k = 0; k < times / kLanes; ++k)
-                    store_vec(p + i * op.row + k * kLanes, v[k][i]);
         }
         for (; t < times; ++t)
             for (int i = 0; i < lanes; ++i)

@@ -1,0 +1,170 @@
+"""The scan's benchmark: what fails it, what its table holds, and the picture drawn from it."""
+
+import csv
+import io
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from selective_scan.benchmark import (
+    Disagreement,
+    TooFewCores,
+    add_exponents,
+    benchmark,
+    rounds,
+    spread,
+    table,
+)
+from selective_scan.plot import plot_scaling
+from selective_scan.variants import Variant, make_inputs, scan_einsum, scan_loops
+
+EINSUM = Variant("einsum", scan_einsum, floats=2)
+SVG = "{http://www.w3.org/2000/svg}"
+XLINK = "{http://www.w3.org/1999/xlink}"
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def run(*variants, lengths=(4, 8), **keywords):
+    return benchmark([*variants], [*lengths], dim=3, state=2, repeats=3, **keywords)
+
+
+def read(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_variant_that_is_off_the_recurrence_fails_the_benchmark():
+    off = Variant("off", lambda x: scan_einsum(x) * (1 + 2e-5))
+    with pytest.raises(Disagreement, match=r"off is 2\.\de-05 off the recurrence at length 4"):
+        run(EINSUM, off)
+
+
+def test_a_variant_that_gives_nan_fails_the_benchmark():
+    with pytest.raises(Disagreement, match="broken is nan off"):
+        run(Variant("broken", lambda x: scan_einsum(x) * float("nan")))
+
+
+def test_what_is_no_scan_is_timed_and_not_checked():
+    rows = run(Variant("attention", lambda x: x.u, exact=False), lengths=[4])
+    assert rows[0]["error"] is None and rows[0]["repeats"] == 3
+
+
+def test_the_table_has_a_row_for_every_variant_and_length():
+    rows = read(table(run(EINSUM, Variant("loops", scan_loops))))
+    assert [(row["variant"], row["length"]) for row in rows] == [
+        ("einsum", "4"),
+        ("loops", "4"),
+        ("einsum", "8"),
+        ("loops", "8"),
+    ]
+
+
+def test_the_table_tells_size_threads_error_times_and_exponent():
+    row = read(table(run(EINSUM, lengths=[4])))[0]
+    assert set(row) == {
+        *("variant", "length", "batch", "dim", "state", "dtype", "threads", "skipped", "error"),
+        *("median_ms", "fastest_ms", "slowest_ms", "repeats", "exponent"),
+    }
+    assert (row["batch"], row["dim"], row["state"], row["dtype"]) == ("1", "3", "2", "float32")
+    assert 0 <= float(row["error"]) <= 1e-5 and row["skipped"] == ""
+    assert 0 < float(row["fastest_ms"]) <= float(row["median_ms"]) <= float(row["slowest_ms"])
+
+
+def test_a_step_that_knows_one_thread_only_is_recorded_with_one():
+    cores = Variant("parallel", scan_einsum)
+    core = Variant("vectorized", scan_einsum, one_thread=True)
+    assert [row["threads"] for row in run(cores, core, lengths=[4], threads=2)] == [2, 1]
+
+
+def test_more_threads_than_cores_are_refused():
+    with pytest.raises(TooFewCores, match="100000 threads were asked for"):
+        run(EINSUM, threads=100_000)
+
+
+@pytest.mark.parametrize(
+    ("variant", "reason"),
+    [
+        (Variant("loops", scan_loops, longest=(5, "Python")), "only to length 5: Python"),
+        (Variant("huge", scan_loops, floats=10**12), "needs 192000.0 GB for"),
+    ],
+)
+def test_what_cannot_run_at_a_length_is_left_out_with_the_reason(variant, reason):
+    row = run(EINSUM, variant, lengths=[8])[1]
+    assert row["skipped"].startswith(reason)
+    assert "median_ms" not in row and row["error"] is None
+
+
+def test_what_would_take_too_long_at_the_next_length_is_left_out():
+    rows = run(EINSUM, lengths=[4, 8], seconds_per_call=0)
+    assert rows[0]["skipped"] == "" and rows[1]["skipped"].startswith("a call would take about")
+
+
+def test_a_slow_variant_sits_out_all_rounds_but_two():
+    variants = [Variant(name, lambda x: x.u) for name in ("fast", "slow")]
+    times = rounds(variants, make_inputs(1, 3, 4, 2), 5, {"fast": 0.0, "slow": 0.4}, allowed=0.5)
+    assert [len(own) for own in times.values()] == [5, 2]
+
+
+def test_times_are_given_as_median_and_extremes_in_milliseconds():
+    assert spread([0.25, 0.5, 4.0]) == {
+        "median_ms": 500,
+        "fastest_ms": 250,
+        "slowest_ms": 4000,
+        "repeats": 3,
+    }
+
+
+def timed_rows(name, times):
+    return [{"variant": name, "length": n, "median_ms": ms} for n, ms in times.items()]
+
+
+def test_the_exponent_is_the_slope_from_8192_up():
+    linear = timed_rows("linear", {512: 99.0, 8192: 3.0, 16384: 6.0, 32768: 12.0})
+    square = timed_rows("square", {8192: 1.0, 16384: 4.0})
+    short = timed_rows("short", {4096: 1.0, 8192: 2.0})
+    add_exponents(linear + square + short)
+    assert [row["exponent"] for row in linear] == [pytest.approx(1.0)] * 4
+    assert square[0]["exponent"] == pytest.approx(2.0)
+    assert short[0]["exponent"] is None
+
+
+def drawn(tmp_path, rows):
+    plot_scaling(rows, tmp_path / "scan.svg")
+    return ElementTree.parse(tmp_path / "scan.svg").getroot()
+
+
+def texts(svg):
+    return ["".join(text.itertext()).strip() for text in svg.iter(f"{SVG}text")]
+
+
+def test_the_picture_names_its_axes_and_every_variant(tmp_path):
+    rows = timed_rows("parallel", {512: 1.0, 1024: 2.0}) + timed_rows("attention", {512: 3.0})
+    svg = drawn(tmp_path, rows)
+    assert svg.tag == f"{SVG}svg"
+    found = texts(svg)
+    assert {"length of the sequence", "milliseconds, median"} <= set(found)
+    assert {"parallel", "attention"} <= set(found)
+
+
+def test_the_picture_leaves_out_what_was_skipped(tmp_path):
+    rows = timed_rows("parallel", {512: 1.0})
+    rows += [{"variant": "loops", "length": 512, "skipped": "nested Python loops"}]
+    assert "loops" not in texts(drawn(tmp_path, rows))
+
+
+def test_the_picture_tells_variants_apart_without_colour(tmp_path):
+    names = ["einsum", "fused", "parallel", "attention", "limit: memory"]
+    rows = [row for name in names for row in timed_rows(name, {512: 1.0, 1024: 2.0})]
+    legend = next(g for g in drawn(tmp_path, rows).iter(f"{SVG}g") if g.get("id") == "legend_1")
+    markers = [use.get(f"{XLINK}href") for use in legend.iter(f"{SVG}use")]
+    assert len(markers) == len(set(markers)) == len(names)
+
+
+def test_a_picture_of_nothing_has_its_axes_still(tmp_path):
+    assert "length of the sequence" in texts(drawn(tmp_path, []))

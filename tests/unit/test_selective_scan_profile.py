@@ -1,0 +1,122 @@
+"""A whole model profiled before and after: what it reads, and what is drawn from the two passes."""
+
+from inspect import unwrap
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from selective_scan.model import compare, forward, load_model, load_tokens, shares
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture
+def model():
+    return load_model(layers=1, width=16, state=4, vocabulary=40)
+
+
+@pytest.fixture
+def tokens():
+    return load_tokens(40, length=30)
+
+
+@pytest.fixture
+def result(kernel, model, tokens):
+    return compare(model, tokens, repeats=1)
+
+
+def test_random_weights_are_of_the_shape_asked_for_and_the_same_each_time(model):
+    again = load_model(layers=1, width=16, state=4, vocabulary=40)
+    assert model.config.num_hidden_layers == 1
+    assert model.backbone.embeddings.weight.shape == (40, 16)
+    assert model.backbone.layers[0].mixer.A_log.shape == (32, 4)
+    pairs = zip(model.parameters(), again.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_a_folder_is_loaded_as_it_is(model, tokens, tmp_path):
+    model.save_pretrained(tmp_path)
+    assert torch.equal(forward(load_model(str(tmp_path)), tokens), forward(model, tokens))
+
+
+def test_random_tokens_are_of_the_vocabulary_and_the_same_each_time(tokens):
+    assert tokens.shape == (1, 30) and set(tokens[0].tolist()) <= set(range(40))
+    assert torch.equal(tokens, load_tokens(40, length=30))
+
+
+def test_a_text_is_read_as_bytes(tmp_path):
+    (tmp_path / "a.txt").write_text("AB>\nC")
+    tokens = load_tokens(256, "text", str(tmp_path / "a.txt"), length=512)
+    assert tokens.tolist() == [[65, 66, 62, 10, 67]]
+
+
+def test_a_fasta_file_is_read_without_its_headers(tmp_path):
+    (tmp_path / "a.fa").write_text(">one\nGAT\nTA\n>two\nCA\n")
+    tokens = load_tokens(256, "fasta", str(tmp_path / "a.fa"), length=6)
+    assert bytes(tokens[0].tolist()) == b"GATTAC"
+
+
+def test_bytes_beyond_a_small_vocabulary_wrap_around(tmp_path):
+    (tmp_path / "a.txt").write_text("AZ")
+    assert load_tokens(40, "text", str(tmp_path / "a.txt")).tolist() == [[65 - 40, 90 - 2 * 40]]
+
+
+def test_a_kind_that_needs_a_file_says_so():
+    with pytest.raises(ValueError, match="'fasta', which needs"):
+        load_tokens(40, "fasta")
+
+
+@pytest.mark.parametrize("when", ["shares_before", "shares_after"])
+def test_the_shares_of_a_pass_add_up_to_one(result, when):
+    shares = result.summary[when]
+    assert list(shares) == ["linear projections", "convolution", "scan", "other"]
+    assert sum(shares.values()) == pytest.approx(1)
+    assert all(share > 0 for share in shares.values())
+
+
+def test_each_profile_names_the_functions_that_ran(result):
+    assert "(mamba_selective_scan)" in result.before and ".scan}" not in result.before
+    assert "(mamba_selective_scan)" not in result.after and ".scan}" in result.after
+    assert "conv1d}" in result.before and ".causal_conv1d}" in result.after
+
+
+def entry(code, itself, with_calls):
+    return SimpleNamespace(code=code, inlinetime=itself, totaltime=with_calls)
+
+
+def test_a_part_is_charged_for_what_it_calls_and_a_mixer_for_the_product_it_writes_out():
+    from transformers.models.mamba import modeling_mamba as mamba
+
+    mixer = unwrap(mamba.MambaMixer.forward).__code__
+    scan, conv = (unwrap(f).__code__ for f in (mamba.mamba_selective_scan, mamba.causal_conv1d_fn))
+    entries = [
+        entry(mixer, 1, 10),  # of which 1 is the product of dt_proj, written as `@`
+        entry("<built-in method torch._C._nn.linear>", 2, 2),
+        entry(scan, 1, 4),
+        entry("<built-in method torch.matmul>", 3, 3),  # called by the scan
+        entry(conv, 0, 1),
+        entry("<built-in method torch.conv1d>", 1, 1),
+        entry("<built-in method torch.rsqrt>", 2, 2),
+    ]
+    assert shares(SimpleNamespace(getstats=lambda: entries)) == pytest.approx(
+        {"linear projections": 0.3, "convolution": 0.1, "scan": 0.4, "other": 0.2}
+    )
+
+
+def test_the_summary_tells_times_speed_up_memory_and_difference(result):
+    summary = result.summary
+    assert list(summary["seconds"]) == ["off", "scan", "scan and convolution"]
+    for name, seconds in summary["seconds"].items():
+        assert summary["speed_up"][name] == summary["seconds"]["off"] / seconds
+    assert 0 < summary["largest_relative_difference_in_logits"] < 1e-5
+    assert 0 < summary["peak_bytes_before"] <= summary["peak_bytes_in_all"]
+    assert (summary["length"], summary["parameters"]) == (30, 2880)
+    assert summary["top_rows"]["after"] == result.after.splitlines()[:20]
+
+
+def test_the_model_is_left_as_it_was(model, tokens, kernel):
+    plain = forward(model, tokens)
+    compare(model, tokens, repeats=1)
+    assert torch.equal(forward(model, tokens), plain)
+    assert not any("forward" in vars(module) for module in model.modules())
