@@ -36,6 +36,15 @@ def test_logits_are_the_same(model, convolution, use_cache):
     assert torch.equal(logits(model, tokens, use_cache=use_cache), plain)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_no_tensor_is_copied_into_another_layout(model, batch):
+    use_fused_scan(model)
+    tokens = torch.randint(50, (batch, 70))
+    with torch.profiler.profile() as operators:
+        logits(model, tokens, use_cache=False)
+    assert not {"aten::clone", "aten::contiguous"} & {event.key for event in operators.events()}
+
+
 def test_padding_is_masked_as_before(model):
     tokens = torch.randint(50, (2, 20))
     mask = torch.ones_like(tokens)

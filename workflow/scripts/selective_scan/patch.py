@@ -4,7 +4,8 @@ transformers' own hook, `use_kernel_func_from_hub_with_fallback`, chooses an imp
 while the model's module is imported, for every model of the process, from a package on the path or
 from the Hub (with the `kernels` package): it has no place for a function handed over later, and no
 way back. So each mixer of this one model gets its own copy of transformers' forward, the same code
-in which the names of the functions mean ours. Other models, and the class, stay as they are.
+in which the names of the functions mean ours, and which sees dt_proj's weight through a view that
+spares a copy. Other models, and the class, stay as they are.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from selective_scan.interface import causal_conv1d, kernel, selective_scan_fn
 
@@ -45,7 +47,7 @@ def use_fused_scan(model: nn.Module, convolution: bool = True) -> Callable[[], N
         names = {"mamba_selective_scan": _scan_or(original.__globals__["mamba_selective_scan"])}
         if convolution:
             names["causal_conv1d_fn"] = _conv_or(original.__globals__["causal_conv1d_fn"])
-        mixer.forward = MethodType(_with_names(original, names), mixer)
+        mixer.forward = MethodType(_with_names(original, names), _View(mixer, dt_proj=_no_copy))
         setattr(mixer, _FLAG, True)
 
     def undo() -> None:
@@ -66,6 +68,37 @@ def _with_names(function: FunctionType, names: dict[str, Any]) -> FunctionType:
         function.__defaults__,
         function.__closure__,
     )
+
+
+class _View:
+    """An object some of whose attributes, by name, are seen through a function."""
+
+    def __init__(self, original: Any, **seen: Callable[[Any], Any]) -> None:
+        self._original, self._seen = original, seen
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._original, name)
+        return self._seen[name](attribute) if name in self._seen else attribute
+
+    def __call__(self, *operands: Any) -> Any:
+        return self._original(*operands)
+
+
+class _Projecting(Tensor):
+    """A weight of which `weight @ x` is what the linear layer gives, transposed.
+
+    torch's own `@` of a matrix and a batch computes the same, and then copies it into the other
+    layout, which the scan likes less.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return F.linear(other.mT, self).mT
+
+
+def _no_copy(linear: nn.Module) -> _View:
+    return _View(linear, weight=lambda weight: weight.as_subclass(_Projecting))
 
 
 def _usable(*tensors: Tensor | None) -> bool:
