@@ -187,11 +187,16 @@ PIECES = [
 ]
 
 
+# Calls OrderedDict with what lies on the stack, which has to be brought above its name.
+ORDERED = b"q\1ccollections\nOrderedDict\nh\1R."
+
+
 def opcodes(chance: random.Random) -> bytes:
     """Opcodes in any order, or tuples and lists each of which holds the last one twice."""
     if chance.random() < 0.1:
-        piece = chance.choice([b"2\x86", b"q\0h\0\x86", b"q\0](h\0h\0e", b"2\x862R"])
-        return b"\x80\2}K\1" + piece * 60 + chance.choice([b"K\1s.", b"Q.", b"."])
+        piece = chance.choice([b"\x85", b"q\0h\0\x86", b"q\0](h\0h\0e", b"2\x862R"])
+        end = chance.choice([b"K\1s.", b"Q.", b".", b"\x8c\1x\x93.", b"K\1\x86\x85\x85" + ORDERED])
+        return b"\x80\2}K\1" + piece * chance.choice([60, 5000]) + end
     return b"\x80\2" + b"".join(chance.choices(PIECES, k=chance.randrange(1, 60))) + b"."
 
 

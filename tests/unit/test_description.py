@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,13 +19,14 @@ from unembedding.backends.numpy_backend import NumpyBackend
 from unembedding.decomposition import decompose
 from unembedding.description import describe, gather, summary
 from unembedding.plots import plot_model
-from unembedding.revisions import format_revisions
+from unembedding.revisions import folder_name, format_revisions
 from unembedding.transform import transform
 
 
-def description(folder, revision, step_seconds=0.5, seed=0):
+def description(results, revision, step_seconds=0.5, seed=0, model="model"):
     """Run the stages on a small matrix; return the paths of geometry.json and decomposition."""
-    folder.mkdir()
+    folder = results / model / folder_name(revision)
+    folder.mkdir(parents=True)
     gamma = write_gamma(folder / "gamma", with_spectrum(90, np.geomspace(0.1, 1, 9), seed))
     timing = {"seconds": step_seconds, "steps": {}, "warnings": [], "made_with": {}, "job": {}}
     facts = decompose(gamma, folder / "decomposition", NumpyBackend(), "float64")
@@ -36,7 +38,8 @@ def description(folder, revision, step_seconds=0.5, seed=0):
     extract |= {"sha256": facts["unembedding_sha256"]}
     transformed = transform(gamma, folder / "decomposition", folder / "causal", NumpyBackend())
     geometry = describe(
-        "model",
+        model,
+        revision,
         extract | timing | {"warnings": ["one, with a comma", "two"]},
         facts | timing,
         transformed | timing | {"warnings": ["two"]},
@@ -112,8 +115,10 @@ def test_plots_of_any_set_of_revisions_name_them_and_are_the_same_each_time(tmp_
 
 def results_of(folder, **revisions):
     """Results of a model whose revisions have the γ that their seeds make."""
-    folder.mkdir(parents=True)
-    paths = [description(folder / name, name, seed=seed)[0] for name, seed in revisions.items()]
+    paths = [
+        description(folder.parent, name, seed=seed, model=folder.name)[0]
+        for name, seed in revisions.items()
+    ]
     (folder / "revisions.tsv").write_text(format_revisions(dict.fromkeys(revisions, "c" * 40)))
     return paths
 
@@ -121,7 +126,7 @@ def results_of(folder, **revisions):
 def test_a_duplicate_names_the_first_revision_with_the_same_bytes(tmp_path):
     paths = results_of(tmp_path / "m", step1=0, step2=1, step3=0, step4=0)
     found = [row["duplicate_of"] for row in rows(summary(gather(paths)))]
-    assert found == ["", "", "model/step1", "model/step1"]
+    assert found == ["", "", "m/step1", "m/step1"]
 
 
 def test_duplicates_are_marked_in_the_plots(tmp_path):
@@ -147,7 +152,20 @@ def test_the_summary_is_rebuilt_from_the_results_alone(tmp_path):
 def test_stages_of_different_matrices_are_not_described_together():
     stage = {"revision": "main", "unembedding_sha256": "a", "sha256": "b", "warnings": []}
     with pytest.raises(UserError, match="m/main are not of the same matrix"):
-        describe("m", stage, stage, stage)
+        describe("m", "main", stage, stage, stage)
+
+
+def test_facts_of_another_revision_are_not_described():
+    stage = {"revision": "step1", "unembedding_sha256": "a", "sha256": "a", "warnings": []}
+    with pytest.raises(UserError, match="m/step2 says that it is 'step1'"):
+        describe("m", "step2", stage, stage, stage)
+
+
+def test_a_description_in_the_folder_of_another_checkpoint_is_named(tmp_path):
+    one, other = results_of(tmp_path / "m", step1=0, step2=1)
+    shutil.copy(one, other)
+    with pytest.raises(UserError, match=f"{other} describes another checkpoint, m/step1"):
+        gather([one, other])
 
 
 def test_made_with_tells_versions_code_and_configuration():

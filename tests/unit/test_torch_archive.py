@@ -474,8 +474,15 @@ TUPLES = b"2\x86" * 60  # each holds the last one twice: 2^60 to whoever looks a
         b"\x80\2((X\7\0\0\0storagectorch\nFloatStorage\nK\1" + TUPLES + b"tQ.",
         b"\x80\2ctorch\nSize\n(" + b"K\1" * 10_000 + b"t\x85R.",
         b"\x80\4\x96\xff\xff\xff\xff\xff\xff\xff\0.",
+        b"\x80\4K\1" + TUPLES + b"\x8c\1x\x93.",
+        b"\x80\4K\1" + b"\x85" * 20_000 + b"\x8c\1x\x93.",
+        b"\x80\2ccollections\nOrderedDict\nK\1" + TUPLES + b"K\1\x86\x85\x85R.",
+        b"\x80\2ccollections\nOrderedDict\nK\1" + b"\x85" * 20_000 + b"K\1\x86\x85\x85R.",
     ],
-    ids=["memo index", "key", "storage", "shape", "length"],
+    ids=[
+        *("memo index", "key", "storage", "shape", "length"),
+        *("name", "deep name", "pairs", "deep pairs"),
+    ],
 )
 def test_a_small_pickle_takes_little_time_and_memory(tmp_path, content):
     tracemalloc.start()

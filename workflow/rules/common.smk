@@ -111,7 +111,9 @@ def checkpoint_files(wildcards):
         return []
     local = local_revisions(folder).get(unquote(wildcards.revision))
     patterns = ("*.safetensors", "*.bin", "*.pt", "*.json")
-    return sorted(str(f) for p in patterns for f in local.glob(p)) if local else []
+    found = (f for p in patterns for f in local.glob(p)) if local else ()
+    # A link to nowhere is left to the job, whose error is of one checkpoint, not of the run.
+    return sorted(str(f) for f in found if f.exists())
 
 
 def checkpoints_resolved(model):

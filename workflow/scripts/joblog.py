@@ -41,9 +41,15 @@ def logged_to(path: str) -> Iterator[None]:
 
 def _report(error: Exception, terminal: object, log: Path) -> None:
     expected = isinstance(error, UserError)
-    message = f"{'Error' if expected else type(error).__name__}: {error}"
+    message = _printable(f"{'Error' if expected else type(error).__name__}: {error}")
     print(f"{message}\n(log: {log})", file=terminal)  # type: ignore[call-overload]
     if expected:
         print(message, file=sys.stderr)
     else:
         traceback.print_exc()
+
+
+def _printable(text: str) -> str:
+    """Escape what a terminal would obey or cannot show: a message may quote a hostile file."""
+    shown = (c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    return "".join(shown)

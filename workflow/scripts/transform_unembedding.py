@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from joblog import logged_to
 from profiling import profiled
@@ -39,6 +40,7 @@ with logged_to(log), profiled("transform", profile, Path(log)) as clock:
         )
     geometry = describe(
         model=snakemake.wildcards.model,
+        revision=unquote(snakemake.wildcards.revision),
         extract=read_facts(Path(snakemake.input.extract)),
         decompose=decompose,
         transform={

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import io
+import marshal
 import pstats
 import signal
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from errors import UserError
+from files import replacing, write_text
 from profiling.flamegraph import flame_graph
 from profiling.stacks import StackSampler
 from profiling.stopwatch import Stopwatch
@@ -44,7 +47,7 @@ def profiled(stage: str, target: Path, on_failure: Path) -> Iterator[Stopwatch]:
             _write(stage, destination, profile, sampler)
             if destination is on_failure:
                 print(f"The profile up to here is in {destination}.prof, .txt and .svg")
-        except OSError:
+        except UserError:
             if destination is target:
                 raise
             # The disk is full, perhaps; what made the block fail is what a person has to read.
@@ -56,11 +59,12 @@ def _exit_on_signal(signum: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _write(stage: str, target: Path, profile: cProfile.Profile, sampler: StackSampler) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
     prof, txt, svg = (target.with_name(target.name + suffix) for suffix in SUFFIXES)
-    profile.dump_stats(prof)
-    txt.write_text(table(profile))
-    svg.write_text(flame_graph(sampler.seconds(), stage))
+    profile.create_stats()
+    with replacing(prof) as file:
+        marshal.dump(profile.stats, file)  # type: ignore[attr-defined]
+    write_text(txt, table(profile))
+    write_text(svg, flame_graph(sampler.seconds(), stage))
 
 
 def table(profile: cProfile.Profile) -> str:

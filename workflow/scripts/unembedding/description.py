@@ -45,12 +45,18 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 def describe(
     model: str,
+    revision: str,
     extract: dict[str, Any],
     decompose: dict[str, Any],
     transform: dict[str, Any],
 ) -> dict[str, Any]:
     """Return the content of geometry.json from the facts that the three stages recorded."""
     stages = {"extract": extract, "decompose": decompose, "transform": transform}
+    if extract["revision"] != revision:
+        raise GeometryError(
+            f"What was fetched for {model}/{revision} says that it is {extract['revision']!r}. "
+            "Delete the revision's folder and run again."
+        )
     used = {facts["unembedding_sha256"] for facts in (decompose, transform)}
     if used != {extract["sha256"]}:
         raise GeometryError(
@@ -94,13 +100,27 @@ def describe(
 
 
 def gather(descriptions: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return the content of each geometry.json, and of which earlier one it is a duplicate."""
-    geometries = [read_facts(path) for path in descriptions]
+    """Return the content of each geometry.json, and of which earlier one it is a duplicate.
+
+    Raises GeometryError for one that lies in the folder of another model or revision.
+    """
+    geometries = [_in_its_place(path) for path in descriptions]
     for same in identical(geometries):
         first, *others = (geometries[i] for i in same)
         for other in others:
             other["duplicate_of"] = f"{first['model']}/{first['revision']}"
     return [{"duplicate_of": None, **geometry} for geometry in geometries]
+
+
+def _in_its_place(path: Path) -> dict[str, Any]:
+    geometry = read_facts(path)
+    own = (geometry["model"], folder_name(geometry["revision"]))
+    if own != path.parts[-3:-1]:
+        raise GeometryError(
+            f"{path} describes another checkpoint, {geometry['model']}/{geometry['revision']}. "
+            "Delete it and run again."
+        )
+    return geometry
 
 
 def identical(geometries: Sequence[dict[str, Any]]) -> list[list[int]]:

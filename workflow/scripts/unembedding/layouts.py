@@ -121,7 +121,10 @@ def _candidates(shapes: Mapping[str, tuple[int, ...] | None], most: int = 12) ->
     ranked = sorted(matrices, key=lambda n: (-(matrices[n] or (0,))[0], n))
     if not ranked:
         return f"It holds {len(shapes)} tensors, none of them a matrix."
-    lines = [f"  {name}  {_shape(matrices[name])}" for name in ranked[:most]]
+    lines = [
+        f"  {name if name.isprintable() else repr(name)}  {_shape(matrices[name])}"
+        for name in ranked[:most]
+    ]
     if len(ranked) > most:
         lines.append(f"  … and {len(ranked) - most} more")
     return "Name one with `unembedding:` under the model. Candidates:\n" + "\n".join(lines)

@@ -10,7 +10,7 @@ ever; here nothing is called, each opcode costs a bounded time, and there is a b
 from __future__ import annotations
 
 import pickletools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from unembedding.errors import GeometryError
@@ -105,11 +105,7 @@ class _Reader:
 
     def set_items(self, pairs: list[Any]) -> None:
         target = self._top(dict)
-        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
-            # Others can take for ever to hash, or to tell from each other.
-            if not (isinstance(key, str) or (isinstance(key, int) and abs(key) < 2**31)):
-                raise ValueError("a key is neither text nor a number")
-            target[key] = value
+        target.update(_items(zip(pairs[::2], pairs[1::2], strict=True)))
 
     def append(self, items: list[Any]) -> None:
         self._top(list).extend(items)
@@ -118,12 +114,12 @@ class _Reader:
         self.memo[len(self.memo) if index is None else index] = self.stack[-1]
 
     def name(self, module: Any, name: Any) -> None:
-        known = (
-            (module, name) in CALLS
-            or (module in ("torch", "torch.storage") and str(name).endswith("Storage"))
-        )  # fmt: skip
-        if not known:
-            raise GeometryError(f"its pickle asks for {module}.{name}, {ADVICE}")
+        if not (type(module) is type(name) is str):
+            raise ValueError("a name is no text")
+        storage = module in ("torch", "torch.storage") and name.endswith("Storage")
+        if not storage and (module, name) not in CALLS:
+            wanted = f"{module}.{name}"[:200]
+            raise GeometryError(f"its pickle asks for {wanted}, {ADVICE}")
         self.push(Name(module, name))
 
     def call(self) -> None:
@@ -152,6 +148,18 @@ class _Reader:
         return self.stack[-1]
 
 
+def _items(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs whose keys can be hashed, and told from each other, in a bounded time."""
+    for key, value in pairs:
+        if not (isinstance(key, str) or (isinstance(key, int) and abs(key) < 2**31)):
+            raise ValueError("a key is neither text nor a number")
+        yield key, value
+
+
+def _ordered_dict(pairs: Any = ()) -> dict[Any, Any]:
+    return dict(_items(pairs))
+
+
 def _describe(storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> Described:
     possible = (
         isinstance(storage, Storage)
@@ -176,7 +184,7 @@ def _size(lengths: Any) -> tuple[Any, ...]:
 
 
 CALLS: dict[Any, Callable[..., Any]] = {
-    ("collections", "OrderedDict"): dict,
+    ("collections", "OrderedDict"): _ordered_dict,
     ("torch._utils", "_rebuild_tensor"): _describe,
     ("torch._utils", "_rebuild_tensor_v2"): _describe,
     ("torch._utils", "_rebuild_parameter"): _parameter,
