@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from errors import UserError
 from profiling import Stopwatch, profiled
 from profiling.flamegraph import MARGIN, WIDTH, call_tree, depth, flame_graph
 from profiling.stacks import StackSampler
@@ -180,3 +181,12 @@ def test_what_is_too_thin_to_draw_does_not_make_the_picture_taller():
     assert flame_graph(thin, "t").count("<rect") == 3  # the background, all, and a
     assert call_tree(thin, "all").seconds == pytest.approx(1.0)
     assert depth(call_tree(thin, "all"), 1e-6) == 1
+
+
+def test_a_profile_that_cannot_be_written_is_an_error_in_plain_words(tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(UserError, match=r"Could not write .*extract\.prof"),
+        profiled("extract", tmp_path / "file" / "extract", tmp_path / "log"),
+    ):
+        pass

@@ -57,6 +57,15 @@ def test_once_the_checkpoint_is_mended_summary_and_plots_are_whole(left, tmp_pat
     assert LATE[1] in (folder / "results/geometry/first/plots/spectrum.svg").read_text()
 
 
+def test_a_link_to_nowhere_costs_its_own_checkpoint_alone(workspace, config):
+    weights = next((workspace / "models" / PLACE).glob("*.safetensors"))
+    weights.unlink()
+    weights.symlink_to("nowhere")
+    run = snakemake(workspace, config, "--keep-going")
+    assert run.code != 0
+    assert rows(workspace) == [EARLY, LOCAL]
+
+
 def test_a_mistake_taken_back_leaves_no_summary_with_too_few_rows(workspace, config):
     first = {**config["models"]["first"], "revisions": ["step*", "step9"]}
     mistaken = {"models": {**config["models"], "first": first}}
