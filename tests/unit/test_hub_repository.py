@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,7 +48,7 @@ def hub(monkeypatch, tmp_path):
 def waits(monkeypatch):
     """The waits between attempts, in seconds, none of which is waited for."""
     waits = []
-    monkeypatch.setattr(client, "time", SimpleNamespace(sleep=waits.append))
+    monkeypatch.setattr(client, "time", SimpleNamespace(**{**vars(time), "sleep": waits.append}))
     return waits
 
 
@@ -183,12 +184,41 @@ def test_nothing_received_is_asked_for_again(hub, repository):
 
 
 def test_a_connection_that_breaks_again_and_again_is_resumed_while_it_makes_progress(
-    hub, repository
+    hub, repository, monkeypatch
 ):
+    monkeypatch.setattr(client, "PROGRESS", 100_000)
     fail(hub, close_after=100_000, times=20)
     assert read(repository, FILE, 0, len(BODY)) == BODY
     assert len(gets(hub)) == 21
     assert hub.bytes_sent(FILE) == len(BODY)
+
+
+@pytest.mark.parametrize("how", ["reset_after", "close_after"])
+def test_a_connection_that_breaks_after_each_byte_is_given_up(hub, repository, how):
+    fail(hub, **{how: 1}, times=999)
+    assert "the connection failed" in refusal(lambda: read(repository, FILE, 0, 10_000))
+    assert len(gets(hub)) == client.ATTEMPTS
+
+
+def test_a_connection_that_breaks_without_end_is_given_up(hub, repository, monkeypatch):
+    monkeypatch.setattr(client, "PROGRESS", 1000)
+    fail(hub, close_after=1000, times=999)
+    assert "the connection failed" in refusal(lambda: read(repository, FILE, 0, len(BODY)))
+    assert len(gets(hub)) == client.BREAKS
+
+
+def test_a_drip_is_given_up(hub, repository, monkeypatch):
+    monkeypatch.setattr(client, "WINDOW", 0.1)
+    fail(hub, drip_s=0.02, times=999)
+    assert "bytes came in" in refusal(lambda: read(repository, FILE, 0, 10_000))
+    assert len(gets(hub)) == client.ATTEMPTS
+
+
+def test_a_drip_that_passes_is_resumed(hub, repository, monkeypatch):
+    monkeypatch.setattr(client, "WINDOW", 0.1)
+    fail(hub, drip_s=0.02)
+    assert read(repository, FILE, 0, len(BODY)) == BODY
+    assert hub.bytes_sent(FILE) < len(BODY) + 100
 
 
 def test_a_connection_that_never_makes_progress_is_given_up(hub, repository, waits):

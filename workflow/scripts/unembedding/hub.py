@@ -42,7 +42,10 @@ from unembedding.errors import GeometryError
 from unembedding.sources import LocalFolder, differs, hasher
 
 TIMEOUT = 30  # seconds without a byte; huggingface_hub's shared client has none
-ATTEMPTS = 6  # without progress
+ATTEMPTS = 6  # in a row of which none brought PROGRESS
+PROGRESS = 2**20  # bytes of one request; less would let a drip go on for days
+BREAKS = 50  # of one range, whatever they brought
+SLOWEST, WINDOW = 100_000, 60  # bytes that have to come in so many seconds
 LONGEST_WAIT = 300  # seconds, whatever the server asks for
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 RATE_LIMIT = "the Hub's rate limit is reached (HTTP 429). Run again later, or with a token."
@@ -90,17 +93,18 @@ class HubRepository:
 
     def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
         """Yield a byte range, resuming after broken connections from the last byte received."""
-        failures = 0
+        failures = breaks = 0
         while start < stop:
+            begun = start
             try:
                 for chunk in self._request(name, start, stop):
                     start += len(chunk)
                     self.bytes_fetched += len(chunk)
-                    failures = 0
                     yield chunk
             except FAILURES as error:
-                failures += 1
-                wait_or_raise(error, failures, self.where(name))
+                breaks += 1
+                failures = 1 if start - begun >= PROGRESS else failures + 1
+                wait_or_raise(error, failures if breaks < BREAKS else ATTEMPTS, self.where(name))
 
     def _request(self, name: str, start: int, stop: int) -> Iterator[bytes]:
         """Yield what one request brings of a range; the connection may end early without error."""
@@ -121,7 +125,7 @@ class HubRepository:
                     request=response.request,
                 )
             wanted = stop - start
-            for chunk in response.iter_bytes():  # as it comes: a full chunk would wait and be lost
+            for chunk in _unless_slow(response):
                 dropped = min(skip, len(chunk))
                 skip -= dropped
                 self.bytes_fetched += dropped
@@ -360,6 +364,20 @@ def _is_range(response: httpx2.Response, start: int, stop: int) -> bool:
         and int(found[1]) == start
         and int(found[2]) < stop
     )
+
+
+def _unless_slow(response: httpx2.Response) -> Iterator[bytes]:
+    """Yield a body as it comes, since a full chunk would wait and be lost; a drip is an error."""
+    since, received = time.monotonic(), 0
+    for chunk in response.iter_bytes():
+        yield chunk
+        received += len(chunk)
+        if (now := time.monotonic()) - since > WINDOW:
+            if received < SLOWEST:
+                raise httpx2.RemoteProtocolError(
+                    f"only {received} bytes came in {now - since:.0f} s", request=response.request
+                )
+            since, received = now, 0
 
 
 def _wait_asked_for(response: httpx2.Response) -> float | None:
