@@ -26,6 +26,7 @@ REPO, FILE = "allenai/tiny", "model.safetensors"
 BODY = bytes(range(251)) * 8000  # 2 MB, in which no two places look alike to a wrong offset
 FILES = {"config.json": b"{}", FILE: BODY, "runs/log.txt": b"loss 1.0"}
 TOKEN = "hf_secretsecretsecret"
+LONG = "bytes 50-" + "9" * 5000 + "/2008000"  # more digits than int() takes
 SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 
 
@@ -281,7 +282,14 @@ def test_a_whole_file_that_is_too_short_is_given_up(hub, repository):
 
 @pytest.mark.parametrize(
     "sent",
-    ["bytes 0-99/2008000", "bytes 51-149/2008000", "bytes 50-150/2008000", "bytes */200", "50-149"],
+    [
+        "bytes 0-99/2008000",
+        "bytes 51-149/2008000",
+        "bytes 50-150/2008000",
+        "bytes */200",
+        "50-149",
+        pytest.param(LONG, id="digits"),
+    ],
 )
 def test_another_range_than_was_asked_for_is_refused(hub, repository, sent):
     fail(hub, headers={"Content-Range": sent}, times=99)
@@ -329,16 +337,38 @@ def test_a_rate_limit_is_waited_for_as_long_as_it_says(hub, repository, waits, m
     assert 37 <= wait <= 38 * 1.25
 
 
-def test_a_rate_limit_of_hours_is_not_waited_for(hub, repository, waits):
-    fail(hub, status=429, headers={"Retry-After": "7200"})
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Retry-After": "7200"},
+        {"Retry-After": "9" * 5000},
+        {"Retry-After": "Fri, 31 Dec 2100 23:59:59 GMT"},
+        {"RateLimit": '"resolvers";r=0;t=' + "9" * 5000},
+        {"RateLimit-Reset": "7200"},
+    ],
+    ids=["number", "digits", "date", "RateLimit", "RateLimit-Reset"],
+)
+def test_a_rate_limit_of_hours_is_not_waited_for(hub, repository, waits, headers):
+    fail(hub, status=429, headers=headers)
     message = refusal(lambda: read(repository, FILE, 0, 10))
     assert "rate limit is reached (HTTP 429)" in message
     assert waits == []
 
 
-def test_a_date_to_retry_after_is_no_number_of_seconds(hub, repository, waits):
-    headers = {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}
-    fail(hub, status=503, headers=headers)
+@pytest.mark.parametrize("zone", ["GMT", "-0000", ""])
+def test_a_date_to_retry_after_is_waited_for(hub, repository, waits, zone):
+    date = time.strftime("%a, %d %b %Y %H:%M:%S ", time.gmtime(time.time() + 100)) + zone
+    fail(hub, status=503, headers={"Retry-After": date})
+    assert read(repository, FILE, 0, 10) == BODY[:10]
+    assert 90 <= waits[0] <= 101 * 1.25
+
+
+@pytest.mark.parametrize(
+    "date",
+    ["Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 99 Oct 2099 07:28:00 GMT", "soon", "1e9", "-5", ","],
+)
+def test_a_date_that_is_over_or_none_asks_for_no_wait_of_its_own(hub, repository, waits, date):
+    fail(hub, status=503, headers={"Retry-After": date})
     assert read(repository, FILE, 0, 10) == BODY[:10]
     assert 2 <= waits[0] <= 2.5
 

@@ -13,6 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -112,7 +114,7 @@ class HubRepository:
         asked = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
         headers = {**build_hf_headers(), **asked}
         with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT) as response:
-            hf_raise_for_status(response)
+            _raise_for_status(response)
             self._require_same(name, response)
             skip = 0
             if response.status_code == 200:
@@ -357,7 +359,7 @@ def explain(error: Exception, where: str) -> GeometryError:
 
 
 def _is_range(response: httpx2.Response, start: int, stop: int) -> bool:
-    found = re.match(r"bytes (\d+)-(\d+)/", response.headers.get("Content-Range", ""))
+    found = re.match(r"bytes (\d{1,18})-(\d{1,18})/", response.headers.get("Content-Range", ""))
     return (
         response.status_code == 206
         and found is not None
@@ -383,10 +385,30 @@ def _unless_slow(response: httpx2.Response) -> Iterator[bytes]:
 def _wait_asked_for(response: httpx2.Response) -> float | None:
     """Return the seconds that Retry-After or RateLimit ask for (RFC 9110, ratelimit-headers)."""
     headers = response.headers
-    found = re.fullmatch(r"\s*(\d+)\s*", headers.get("Retry-After", "")) or re.search(
-        r"\bt=(\d+)", headers.get("RateLimit", "") if response.status_code == 429 else ""
-    )
-    return int(found[1]) + 1 if found else None
+    after = headers.get("Retry-After", "").strip()
+    found = re.fullmatch(r"(\d+)", after)
+    if found is None and response.status_code == 429:
+        found = re.search(r"\bt=(\d+)", headers.get("RateLimit", "")) or re.fullmatch(
+            r"\s*(\d+)\s*", headers.get("RateLimit-Reset", "")
+        )
+    return float(found[1]) + 1 if found else _seconds_until(after)  # int() refuses 5,000 digits
+
+
+def _seconds_until(date: str) -> float | None:
+    """Return the seconds until an HTTP date, None where it is over or is no date."""
+    try:
+        when = parsedate_to_datetime(date)
+    except (ValueError, TypeError, LookupError, OverflowError):
+        return None
+    wait = (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return wait + 1 if wait > 0 else None
+
+
+def _raise_for_status(response: httpx2.Response) -> None:
+    try:
+        hf_raise_for_status(response)
+    except ValueError:  # it reads a rate limit with int()
+        raise HfHubHTTPError(f"HTTP {response.status_code}", response=response) from None
 
 
 def _reason(error: Exception) -> str:
