@@ -457,6 +457,26 @@ def test_a_token_that_cannot_be_sent_is_not_shown(hub, repository, monkeypatch, 
     assert token not in message + "".join(capfd.readouterr())
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"headers": {"Content-Range": f"bytes {TOKEN}"}},
+        {"headers": {"ETag": f'"{TOKEN}"'}},
+        {"status": 302, "headers": {"Location": f"http://127.0.0.1:9/{TOKEN}"}},
+        {"status": 503, "headers": {"X-Error-Message": TOKEN}},
+    ],
+    ids=["Content-Range", "ETag", "Location", "message"],
+)
+def test_a_token_that_the_server_sends_back_is_not_shown(
+    hub, repository, monkeypatch, capfd, fault
+):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    read(repository, FILE, 0, 10)
+    fail(hub, times=99, **fault)
+    message = refusal(lambda: read(repository, FILE, 0, 10))
+    assert TOKEN not in message + "".join(capfd.readouterr())
+
+
 def test_a_redirect_to_another_host_is_followed_without_the_token(hub, repository, monkeypatch):
     hub.gate(REPO, TOKEN)
     monkeypatch.setenv("HF_TOKEN", TOKEN)

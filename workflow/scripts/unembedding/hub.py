@@ -23,6 +23,7 @@ import httpx2
 import huggingface_hub
 from huggingface_hub import (
     HfApi,
+    get_token,
     hf_hub_download,
     hf_hub_url,
     is_offline_mode,
@@ -207,7 +208,7 @@ class Snapshot(LocalFolder):
             return
         if self._hash(name, expected) != expected:
             if is_offline_mode():
-                raise GeometryError(
+                raise _refusal(
                     f"{self.where(name)} is damaged: the Hub says that its digest is {expected}. "
                     "Unset HF_HUB_OFFLINE, so that it can be fetched again."
                 )
@@ -238,7 +239,7 @@ def _cached(download: Callable[[], Result], where: str) -> Result:
 
     def refuse_long_waits(response: httpx2.Response) -> None:
         if (_wait_asked_for(response) or 0) > LONGEST_WAIT:
-            raise GeometryError(f"{where}: {RATE_LIMIT}")
+            raise _refusal(f"{where}: {RATE_LIMIT}")
 
     session = get_session()
     session.timeout = TIMEOUT
@@ -257,7 +258,7 @@ def cache_writable(where: str) -> Iterator[None]:
         yield
     except OSError as error:
         place = error.filename or huggingface_hub.constants.HF_HUB_CACHE
-        raise GeometryError(
+        raise _refusal(
             f"{where} could not be stored in the Hub cache ({place}): "
             f"{error.strerror or error}. Free some space or check the permissions, or name another "
             "folder with HF_HOME."
@@ -297,10 +298,12 @@ def with_retries(call: Callable[[], Result], where: str, attempts: int = ATTEMPT
             failures += 1
             wait_or_raise(error, failures, where, attempts)
         except HFValidationError as error:
-            raise GeometryError(f"{where} is no name of a repository: {error}") from None
+            raise _refusal(f"{where} is no name of a repository: {error}") from None
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             failures += 1  # such as a page of a proxy, where the Hub's JSON was expected
-            answer = httpx2.RemoteProtocolError(f"the answer makes no sense: {str(error)[:200]}")
+            answer = httpx2.RemoteProtocolError(
+                f"the answer makes no sense: {_without_token(str(error))[:200]}"
+            )
             wait_or_raise(answer, failures, where, attempts)
 
 
@@ -318,10 +321,8 @@ def wait_or_raise(error: Exception, failures: int, where: str, attempts: int = A
     if asked is not None and asked > LONGEST_WAIT:
         raise explain(error, where) from None
     wait = (asked or min(2**failures, 60)) * random.uniform(1, 1.25)
-    print(
-        f"{where}: {_reason(error)}; attempt {failures} of {attempts}, next in {wait:.0f} s",
-        file=sys.stderr,
-    )
+    progress = f"attempt {failures} of {attempts}, next in {wait:.0f} s"
+    print(_without_token(f"{where}: {_reason(error)}; {progress}"), file=sys.stderr)
     time.sleep(wait)
 
 
@@ -355,7 +356,17 @@ def explain(error: Exception, where: str) -> GeometryError:
         advice = f"the Hub answered HTTP {status} at {_url(error)}. Run again later."
     else:
         advice = f"{_reason(error)} (at {_url(error)}). Check the network and HF_ENDPOINT."
-    return GeometryError(f"{where}: {advice}")
+    return _refusal(f"{where}: {advice}")
+
+
+def _refusal(message: str) -> GeometryError:
+    return GeometryError(_without_token(message))
+
+
+def _without_token(message: str) -> str:
+    """Hide the token, which a server may send back in whatever it answers."""
+    token = get_token()
+    return message.replace(token, "<token>") if token else message
 
 
 def _is_range(response: httpx2.Response, start: int, stop: int) -> bool:
