@@ -569,6 +569,19 @@ def test_a_cache_that_cannot_be_written_is_named(hub, repository, tmp_path, monk
     assert "HF_HOME" in message
 
 
+def test_a_snapshot_whose_download_is_too_short_is_tried_again(hub, repository):
+    fail(hub, truncate_to=1000)
+    assert read(repository.snapshot(), FILE, 0, len(BODY)) == BODY
+
+
+def test_a_download_that_is_always_too_short_is_no_fault_of_the_disk(hub, repository):
+    fail(hub, truncate_to=1000, times=99)
+    message = refusal(repository.snapshot)
+    assert "Consistency check failed" in message
+    assert "Check the network" in message
+    assert "Free some space" not in message
+
+
 def test_a_file_damaged_in_the_cache_is_fetched_again(hub, repository):
     cached = repository.snapshot().folder / FILE
     cached.write_bytes(b"?" + BODY[1:])

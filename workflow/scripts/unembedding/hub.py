@@ -297,6 +297,11 @@ def with_retries(call: Callable[[], Result], where: str, attempts: int = ATTEMPT
         except FAILURES as error:
             failures += 1
             wait_or_raise(error, failures, where, attempts)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            failures += 1  # huggingface_hub's word for a download of another size than announced
+            wait_or_raise(httpx2.ReadError(str(error)), failures, where, attempts)
         except HFValidationError as error:
             raise _refusal(f"{where} is no name of a repository: {error}") from None
         except (ValueError, TypeError, LookupError, AttributeError) as error:
