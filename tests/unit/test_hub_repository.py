@@ -304,6 +304,17 @@ def test_another_range_than_was_asked_for_is_asked_for_again(hub, repository):
     assert read(repository, FILE, 50, 150) == BODY[50:150]
 
 
+def test_an_encoding_that_cannot_be_decoded_is_asked_for_again(hub, repository):
+    fail(hub, headers={"Content-Encoding": "gzip"})
+    assert read(repository, FILE, 0, 1000) == BODY[:1000]
+
+
+def test_an_encoding_that_can_never_be_decoded_is_given_up(hub, repository):
+    fail(hub, headers={"Content-Encoding": "gzip"}, times=99)
+    assert "DecodingError" in refusal(lambda: read(repository, FILE, 0, 1000))
+    assert len(gets(hub)) == client.ATTEMPTS
+
+
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
 def test_a_passing_failure_is_tried_again(hub, repository, status, waits):
     fail(hub, status=status, times=2)

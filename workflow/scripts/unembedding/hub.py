@@ -317,7 +317,7 @@ def wait_or_raise(error: Exception, failures: int, where: str, attempts: int = A
     if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # snapshot_download hides the real one
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
-    transient = isinstance(error, httpx2.TransportError) and not isinstance(
+    transient = isinstance(error, httpx2.TransportError | httpx2.DecodingError) and not isinstance(
         error, httpx2.LocalProtocolError | httpx2.UnsupportedProtocol
     )
     if failures >= attempts or not (transient or status in TRANSIENT):
