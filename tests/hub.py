@@ -62,6 +62,7 @@ class Fault:
     reset_after: int | None = None  # reset the connection after this much of the body
     stall_s: float | None = None  # pause this long...
     stall_after: int | None = None  # ...after this much of the body, or before the answer
+    drip_s: float | None = None  # send one byte at a time, with this pause after each
 
 
 @dataclass(frozen=True)
@@ -499,12 +500,21 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.hub.pause(fault.stall_s or 0)
             if request.bytes_sent == fault.flip_byte:
                 chunk = bytes([chunk[0] ^ 0xFF]) + chunk[1:]
+            if fault.drip_s is not None:
+                self._drip(request, chunk, fault.drip_s)
+                continue
             request.bytes_sent += len(chunk)  # first, so that a client with all of it sees it all
             self.wfile.write(chunk)
         if fault.reset_after is not None:
             self._reset()
         elif fault.close_after is not None:
             self.close_connection = True
+
+    def _drip(self, request: Request, chunk: bytes, seconds: float) -> None:
+        for byte in chunk:
+            request.bytes_sent += 1
+            self.wfile.write(bytes([byte]))
+            self.server.hub.pause(seconds)
 
     def _reset(self) -> None:
         """Close with RST instead of FIN, once the kernel has delivered what was written."""

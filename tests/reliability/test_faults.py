@@ -26,12 +26,17 @@ FAULTS = {
     **STATUSES,
     "429": {"status": 429, "headers": {"RateLimit": '"resolvers";r=0;t=37'}},
     "429 for hours": {"status": 429, "headers": {"Retry-After": "7200"}},
+    "503 until a date": {"status": 503, "headers": {"Retry-After": "1 Jan 2100 00:00:00 GMT"}},
+    "429 in digits": {"status": 429, "headers": {"Retry-After": "9" * 5000}},
     "reset": {"reset_after": 4000},
+    "reset after a byte": {"reset_after": 1},
     "closed": {"close_after": 4000},
     "stall before": {"stall_s": 60},
     "stall within": {"stall_s": 60, "stall_after": 4000},
     "short 206": {"truncate_to": 4000},
     "wrong Content-Range": {"headers": {"Content-Range": "bytes 7-99/100"}},
+    "token in Content-Range": {"headers": {"Content-Range": f"bytes {TOKEN}"}},
+    "no gzip": {"headers": {"Content-Encoding": "gzip"}},
     "200 instead of 206": {"ignore_range": True},
     "other ETag": {"headers": {"ETag": '"other"'}},
     "flipped byte": {"flip_byte": 100},
@@ -42,7 +47,15 @@ PLACES = {
     "config": r"/config\.json$",
     "list of files": r"^/api/models/.*/revision/",
 }
-LASTING = {"401", "403", "404", "416", "429 for hours"}  # not tried again
+LASTING = {
+    "401",
+    "403",
+    "404",
+    "416",
+    "429 for hours",
+    "429 in digits",
+    "503 until a date",
+}  # not tried again
 
 
 @pytest.fixture(scope="module")

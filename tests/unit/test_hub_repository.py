@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +26,7 @@ REPO, FILE = "allenai/tiny", "model.safetensors"
 BODY = bytes(range(251)) * 8000  # 2 MB, in which no two places look alike to a wrong offset
 FILES = {"config.json": b"{}", FILE: BODY, "runs/log.txt": b"loss 1.0"}
 TOKEN = "hf_secretsecretsecret"
+LONG = "bytes 50-" + "9" * 5000 + "/2008000"  # more digits than int() takes
 SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 
 
@@ -47,7 +49,7 @@ def hub(monkeypatch, tmp_path):
 def waits(monkeypatch):
     """The waits between attempts, in seconds, none of which is waited for."""
     waits = []
-    monkeypatch.setattr(client, "time", SimpleNamespace(sleep=waits.append))
+    monkeypatch.setattr(client, "time", SimpleNamespace(**{**vars(time), "sleep": waits.append}))
     return waits
 
 
@@ -183,12 +185,41 @@ def test_nothing_received_is_asked_for_again(hub, repository):
 
 
 def test_a_connection_that_breaks_again_and_again_is_resumed_while_it_makes_progress(
-    hub, repository
+    hub, repository, monkeypatch
 ):
+    monkeypatch.setattr(client, "PROGRESS", 100_000)
     fail(hub, close_after=100_000, times=20)
     assert read(repository, FILE, 0, len(BODY)) == BODY
     assert len(gets(hub)) == 21
     assert hub.bytes_sent(FILE) == len(BODY)
+
+
+@pytest.mark.parametrize("how", ["reset_after", "close_after"])
+def test_a_connection_that_breaks_after_each_byte_is_given_up(hub, repository, how):
+    fail(hub, **{how: 1}, times=999)
+    assert "the connection failed" in refusal(lambda: read(repository, FILE, 0, 10_000))
+    assert len(gets(hub)) == client.ATTEMPTS
+
+
+def test_a_connection_that_breaks_without_end_is_given_up(hub, repository, monkeypatch):
+    monkeypatch.setattr(client, "PROGRESS", 1000)
+    fail(hub, close_after=1000, times=999)
+    assert "the connection failed" in refusal(lambda: read(repository, FILE, 0, len(BODY)))
+    assert len(gets(hub)) == client.BREAKS
+
+
+def test_a_drip_is_given_up(hub, repository, monkeypatch):
+    monkeypatch.setattr(client, "WINDOW", 0.1)
+    fail(hub, drip_s=0.02, times=999)
+    assert "bytes came in" in refusal(lambda: read(repository, FILE, 0, 10_000))
+    assert len(gets(hub)) == client.ATTEMPTS
+
+
+def test_a_drip_that_passes_is_resumed(hub, repository, monkeypatch):
+    monkeypatch.setattr(client, "WINDOW", 0.1)
+    fail(hub, drip_s=0.02)
+    assert read(repository, FILE, 0, len(BODY)) == BODY
+    assert hub.bytes_sent(FILE) < len(BODY) + 100
 
 
 def test_a_connection_that_never_makes_progress_is_given_up(hub, repository, waits):
@@ -251,7 +282,14 @@ def test_a_whole_file_that_is_too_short_is_given_up(hub, repository):
 
 @pytest.mark.parametrize(
     "sent",
-    ["bytes 0-99/2008000", "bytes 51-149/2008000", "bytes 50-150/2008000", "bytes */200", "50-149"],
+    [
+        "bytes 0-99/2008000",
+        "bytes 51-149/2008000",
+        "bytes 50-150/2008000",
+        "bytes */200",
+        "50-149",
+        pytest.param(LONG, id="digits"),
+    ],
 )
 def test_another_range_than_was_asked_for_is_refused(hub, repository, sent):
     fail(hub, headers={"Content-Range": sent}, times=99)
@@ -264,6 +302,17 @@ def test_another_range_than_was_asked_for_is_refused(hub, repository, sent):
 def test_another_range_than_was_asked_for_is_asked_for_again(hub, repository):
     fail(hub, headers={"Content-Range": "bytes 0-99/2008000"})
     assert read(repository, FILE, 50, 150) == BODY[50:150]
+
+
+def test_an_encoding_that_cannot_be_decoded_is_asked_for_again(hub, repository):
+    fail(hub, headers={"Content-Encoding": "gzip"})
+    assert read(repository, FILE, 0, 1000) == BODY[:1000]
+
+
+def test_an_encoding_that_can_never_be_decoded_is_given_up(hub, repository):
+    fail(hub, headers={"Content-Encoding": "gzip"}, times=99)
+    assert "DecodingError" in refusal(lambda: read(repository, FILE, 0, 1000))
+    assert len(gets(hub)) == client.ATTEMPTS
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
@@ -299,16 +348,38 @@ def test_a_rate_limit_is_waited_for_as_long_as_it_says(hub, repository, waits, m
     assert 37 <= wait <= 38 * 1.25
 
 
-def test_a_rate_limit_of_hours_is_not_waited_for(hub, repository, waits):
-    fail(hub, status=429, headers={"Retry-After": "7200"})
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Retry-After": "7200"},
+        {"Retry-After": "9" * 5000},
+        {"Retry-After": "Fri, 31 Dec 2100 23:59:59 GMT"},
+        {"RateLimit": '"resolvers";r=0;t=' + "9" * 5000},
+        {"RateLimit-Reset": "7200"},
+    ],
+    ids=["number", "digits", "date", "RateLimit", "RateLimit-Reset"],
+)
+def test_a_rate_limit_of_hours_is_not_waited_for(hub, repository, waits, headers):
+    fail(hub, status=429, headers=headers)
     message = refusal(lambda: read(repository, FILE, 0, 10))
     assert "rate limit is reached (HTTP 429)" in message
     assert waits == []
 
 
-def test_a_date_to_retry_after_is_no_number_of_seconds(hub, repository, waits):
-    headers = {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}
-    fail(hub, status=503, headers=headers)
+@pytest.mark.parametrize("zone", ["GMT", "-0000", ""])
+def test_a_date_to_retry_after_is_waited_for(hub, repository, waits, zone):
+    date = time.strftime("%a, %d %b %Y %H:%M:%S ", time.gmtime(time.time() + 100)) + zone
+    fail(hub, status=503, headers={"Retry-After": date})
+    assert read(repository, FILE, 0, 10) == BODY[:10]
+    assert 90 <= waits[0] <= 101 * 1.25
+
+
+@pytest.mark.parametrize(
+    "date",
+    ["Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 99 Oct 2099 07:28:00 GMT", "soon", "1e9", "-5", ","],
+)
+def test_a_date_that_is_over_or_none_asks_for_no_wait_of_its_own(hub, repository, waits, date):
+    fail(hub, status=503, headers={"Retry-After": date})
     assert read(repository, FILE, 0, 10) == BODY[:10]
     assert 2 <= waits[0] <= 2.5
 
@@ -395,6 +466,26 @@ def test_a_token_that_cannot_be_sent_is_not_shown(hub, repository, monkeypatch, 
     message = refusal(lambda: read(repository, FILE, 0, 10))
     assert "token" in message
     assert token not in message + "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"headers": {"Content-Range": f"bytes {TOKEN}"}},
+        {"headers": {"ETag": f'"{TOKEN}"'}},
+        {"status": 302, "headers": {"Location": f"http://127.0.0.1:9/{TOKEN}"}},
+        {"status": 503, "headers": {"X-Error-Message": TOKEN}},
+    ],
+    ids=["Content-Range", "ETag", "Location", "message"],
+)
+def test_a_token_that_the_server_sends_back_is_not_shown(
+    hub, repository, monkeypatch, capfd, fault
+):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    read(repository, FILE, 0, 10)
+    fail(hub, times=99, **fault)
+    message = refusal(lambda: read(repository, FILE, 0, 10))
+    assert TOKEN not in message + "".join(capfd.readouterr())
 
 
 def test_a_redirect_to_another_host_is_followed_without_the_token(hub, repository, monkeypatch):
@@ -487,6 +578,19 @@ def test_a_cache_that_cannot_be_written_is_named(hub, repository, tmp_path, monk
     message = refusal(repository.snapshot)
     assert message.startswith(f"{REPO}@main could not be stored in the Hub cache ({tmp_path}/full")
     assert "HF_HOME" in message
+
+
+def test_a_snapshot_whose_download_is_too_short_is_tried_again(hub, repository):
+    fail(hub, truncate_to=1000)
+    assert read(repository.snapshot(), FILE, 0, len(BODY)) == BODY
+
+
+def test_a_download_that_is_always_too_short_is_no_fault_of_the_disk(hub, repository):
+    fail(hub, truncate_to=1000, times=99)
+    message = refusal(repository.snapshot)
+    assert "Consistency check failed" in message
+    assert "Check the network" in message
+    assert "Free some space" not in message
 
 
 def test_a_file_damaged_in_the_cache_is_fetched_again(hub, repository):

@@ -13,6 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +23,7 @@ import httpx2
 import huggingface_hub
 from huggingface_hub import (
     HfApi,
+    get_token,
     hf_hub_download,
     hf_hub_url,
     is_offline_mode,
@@ -42,7 +45,10 @@ from unembedding.errors import GeometryError
 from unembedding.sources import LocalFolder, differs, hasher
 
 TIMEOUT = 30  # seconds without a byte; huggingface_hub's shared client has none
-ATTEMPTS = 6  # without progress
+ATTEMPTS = 6  # in a row of which none brought PROGRESS
+PROGRESS = 2**20  # bytes of one request; less would let a drip go on for days
+BREAKS = 50  # of one range, whatever they brought
+SLOWEST, WINDOW = 100_000, 60  # bytes that have to come in so many seconds
 LONGEST_WAIT = 300  # seconds, whatever the server asks for
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 RATE_LIMIT = "the Hub's rate limit is reached (HTTP 429). Run again later, or with a token."
@@ -90,17 +96,18 @@ class HubRepository:
 
     def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
         """Yield a byte range, resuming after broken connections from the last byte received."""
-        failures = 0
+        failures = breaks = 0
         while start < stop:
+            begun = start
             try:
                 for chunk in self._request(name, start, stop):
                     start += len(chunk)
                     self.bytes_fetched += len(chunk)
-                    failures = 0
                     yield chunk
             except FAILURES as error:
-                failures += 1
-                wait_or_raise(error, failures, self.where(name))
+                breaks += 1
+                failures = 1 if start - begun >= PROGRESS else failures + 1
+                wait_or_raise(error, failures if breaks < BREAKS else ATTEMPTS, self.where(name))
 
     def _request(self, name: str, start: int, stop: int) -> Iterator[bytes]:
         """Yield what one request brings of a range; the connection may end early without error."""
@@ -108,7 +115,7 @@ class HubRepository:
         asked = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
         headers = {**build_hf_headers(), **asked}
         with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT) as response:
-            hf_raise_for_status(response)
+            _raise_for_status(response)
             self._require_same(name, response)
             skip = 0
             if response.status_code == 200:
@@ -121,7 +128,7 @@ class HubRepository:
                     request=response.request,
                 )
             wanted = stop - start
-            for chunk in response.iter_bytes():  # as it comes: a full chunk would wait and be lost
+            for chunk in _unless_slow(response):
                 dropped = min(skip, len(chunk))
                 skip -= dropped
                 self.bytes_fetched += dropped
@@ -201,7 +208,7 @@ class Snapshot(LocalFolder):
             return
         if self._hash(name, expected) != expected:
             if is_offline_mode():
-                raise GeometryError(
+                raise _refusal(
                     f"{self.where(name)} is damaged: the Hub says that its digest is {expected}. "
                     "Unset HF_HUB_OFFLINE, so that it can be fetched again."
                 )
@@ -232,7 +239,7 @@ def _cached(download: Callable[[], Result], where: str) -> Result:
 
     def refuse_long_waits(response: httpx2.Response) -> None:
         if (_wait_asked_for(response) or 0) > LONGEST_WAIT:
-            raise GeometryError(f"{where}: {RATE_LIMIT}")
+            raise _refusal(f"{where}: {RATE_LIMIT}")
 
     session = get_session()
     session.timeout = TIMEOUT
@@ -251,7 +258,7 @@ def cache_writable(where: str) -> Iterator[None]:
         yield
     except OSError as error:
         place = error.filename or huggingface_hub.constants.HF_HUB_CACHE
-        raise GeometryError(
+        raise _refusal(
             f"{where} could not be stored in the Hub cache ({place}): "
             f"{error.strerror or error}. Free some space or check the permissions, or name another "
             "folder with HF_HOME."
@@ -290,11 +297,18 @@ def with_retries(call: Callable[[], Result], where: str, attempts: int = ATTEMPT
         except FAILURES as error:
             failures += 1
             wait_or_raise(error, failures, where, attempts)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            failures += 1  # huggingface_hub's word for a download of another size than announced
+            wait_or_raise(httpx2.ReadError(str(error)), failures, where, attempts)
         except HFValidationError as error:
-            raise GeometryError(f"{where} is no name of a repository: {error}") from None
+            raise _refusal(f"{where} is no name of a repository: {error}") from None
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             failures += 1  # such as a page of a proxy, where the Hub's JSON was expected
-            answer = httpx2.RemoteProtocolError(f"the answer makes no sense: {str(error)[:200]}")
+            answer = httpx2.RemoteProtocolError(
+                f"the answer makes no sense: {_without_token(str(error))[:200]}"
+            )
             wait_or_raise(answer, failures, where, attempts)
 
 
@@ -303,7 +317,7 @@ def wait_or_raise(error: Exception, failures: int, where: str, attempts: int = A
     if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # snapshot_download hides the real one
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
-    transient = isinstance(error, httpx2.TransportError) and not isinstance(
+    transient = isinstance(error, httpx2.TransportError | httpx2.DecodingError) and not isinstance(
         error, httpx2.LocalProtocolError | httpx2.UnsupportedProtocol
     )
     if failures >= attempts or not (transient or status in TRANSIENT):
@@ -312,10 +326,8 @@ def wait_or_raise(error: Exception, failures: int, where: str, attempts: int = A
     if asked is not None and asked > LONGEST_WAIT:
         raise explain(error, where) from None
     wait = (asked or min(2**failures, 60)) * random.uniform(1, 1.25)
-    print(
-        f"{where}: {_reason(error)}; attempt {failures} of {attempts}, next in {wait:.0f} s",
-        file=sys.stderr,
-    )
+    progress = f"attempt {failures} of {attempts}, next in {wait:.0f} s"
+    print(_without_token(f"{where}: {_reason(error)}; {progress}"), file=sys.stderr)
     time.sleep(wait)
 
 
@@ -349,11 +361,21 @@ def explain(error: Exception, where: str) -> GeometryError:
         advice = f"the Hub answered HTTP {status} at {_url(error)}. Run again later."
     else:
         advice = f"{_reason(error)} (at {_url(error)}). Check the network and HF_ENDPOINT."
-    return GeometryError(f"{where}: {advice}")
+    return _refusal(f"{where}: {advice}")
+
+
+def _refusal(message: str) -> GeometryError:
+    return GeometryError(_without_token(message))
+
+
+def _without_token(message: str) -> str:
+    """Hide the token, which a server may send back in whatever it answers."""
+    token = get_token()
+    return message.replace(token, "<token>") if token else message
 
 
 def _is_range(response: httpx2.Response, start: int, stop: int) -> bool:
-    found = re.match(r"bytes (\d+)-(\d+)/", response.headers.get("Content-Range", ""))
+    found = re.match(r"bytes (\d{1,18})-(\d{1,18})/", response.headers.get("Content-Range", ""))
     return (
         response.status_code == 206
         and found is not None
@@ -362,13 +384,47 @@ def _is_range(response: httpx2.Response, start: int, stop: int) -> bool:
     )
 
 
+def _unless_slow(response: httpx2.Response) -> Iterator[bytes]:
+    """Yield a body as it comes, since a full chunk would wait and be lost; a drip is an error."""
+    since, received = time.monotonic(), 0
+    for chunk in response.iter_bytes():
+        yield chunk
+        received += len(chunk)
+        if (now := time.monotonic()) - since > WINDOW:
+            if received < SLOWEST:
+                raise httpx2.RemoteProtocolError(
+                    f"only {received} bytes came in {now - since:.0f} s", request=response.request
+                )
+            since, received = now, 0
+
+
 def _wait_asked_for(response: httpx2.Response) -> float | None:
     """Return the seconds that Retry-After or RateLimit ask for (RFC 9110, ratelimit-headers)."""
     headers = response.headers
-    found = re.fullmatch(r"\s*(\d+)\s*", headers.get("Retry-After", "")) or re.search(
-        r"\bt=(\d+)", headers.get("RateLimit", "") if response.status_code == 429 else ""
-    )
-    return int(found[1]) + 1 if found else None
+    after = headers.get("Retry-After", "").strip()
+    found = re.fullmatch(r"(\d+)", after)
+    if found is None and response.status_code == 429:
+        found = re.search(r"\bt=(\d+)", headers.get("RateLimit", "")) or re.fullmatch(
+            r"\s*(\d+)\s*", headers.get("RateLimit-Reset", "")
+        )
+    return float(found[1]) + 1 if found else _seconds_until(after)  # int() refuses 5,000 digits
+
+
+def _seconds_until(date: str) -> float | None:
+    """Return the seconds until an HTTP date, None where it is over or is no date."""
+    try:
+        when = parsedate_to_datetime(date)
+    except (ValueError, TypeError, LookupError, OverflowError):
+        return None
+    wait = (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return wait + 1 if wait > 0 else None
+
+
+def _raise_for_status(response: httpx2.Response) -> None:
+    try:
+        hf_raise_for_status(response)
+    except ValueError:  # it reads a rate limit with int()
+        raise HfHubHTTPError(f"HTTP {response.status_code}", response=response) from None
 
 
 def _reason(error: Exception) -> str:
