@@ -271,6 +271,12 @@ def test_what_was_measured_once_is_said_to_tell_no_spread(sentence):
     assert "tells no spread" not in of_both_loads([1.0, 1.0], [2.0, 2.0])[sentence]
 
 
+def test_whole_jobs_that_were_measured_once_are_said_to_tell_no_spread():
+    rows, job = eigh("numpy", [1.0, 1.0]), stages("numpy", 1.0)
+    assert "tells no spread" in conclusions(rows, [job], [])["stages"]
+    assert "tells no spread" not in conclusions(rows, [job, job], [])["stages"]
+
+
 def test_a_machine_that_is_faster_when_busy_is_said_to_have_been_disturbed():
     assert "was disturbed" in of_both_loads([2.0, 2.0], [1.0, 1.0])["load"]
     assert "was disturbed" not in of_both_loads([1.0, 1.0], [0.99, 0.99])["load"]

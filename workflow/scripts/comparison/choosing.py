@@ -84,7 +84,7 @@ def conclusions(
     return {
         "eigh": _text(_fastest(eigh), _once(eigh), _unquiet(eigh), _absent(eigh)),
         "load": _text(_under_load(eigh), _once(eigh)),
-        "stages": _share(stages, choices),
+        "stages": _text(_share(stages, choices), _once(stages)),
     }
 
 
@@ -114,12 +114,13 @@ def _fastest(rows: Sequence[Eigh]) -> str:
     return f"The fastest eigh at n = {size}, {load}: {'; '.join(parts)}."
 
 
-def _once(rows: Sequence[Eigh]) -> str:
+def _once(rows: Sequence[Eigh] | Sequence[Stages]) -> str:
     """Say so where the largest size, of which the sentences are, was measured once."""
-    measured = [row for row in rows if row.seconds is not None and row.size is not None]
-    largest = max(row.size or 0 for row in measured)
+    largest = max(row.size or 0 for row in rows)
     repeats = Counter(
-        (row.backend, row.precision, row.load) for row in measured if row.size == largest
+        (row.backend, row.precision, getattr(row, "load", ""))
+        for row in rows
+        if row.size == largest and getattr(row, "seconds", 0) is not None
     )
     if min(repeats.values()) > 1:
         return ""
