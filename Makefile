@@ -14,7 +14,7 @@ endif
 .PHONY: run test test-slurm test-conda soak bench clean
 
 run: $(VENV)/run.installed
-	$(BIN)/snakemake --cores $(CORES) --keep-going
+	$(BIN)/snakemake --cores $(CORES)
 	@echo "The results are in results/: begin with results/geometry/summary.csv"
 
 test: $(VENV)/test.installed

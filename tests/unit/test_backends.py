@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from matrices import load_file, straightforward, with_spectrum, write_gamma
 
+from comparison.solvers import SOLVERS
 from machine import fingerprint, using_threads
 from unembedding import tensor_file
 from unembedding.backends import select_backend
+from unembedding.backends.choice import measured_choice
 from unembedding.backends.cupy_backend import CupyBackend
 from unembedding.backends.numpy_backend import NumpyBackend
 from unembedding.backends.torch_backend import TorchBackend
@@ -260,7 +262,11 @@ def test_auto_takes_what_was_measured_near_the_width(choice, width):
         ({}, 255, "float64", "measured nothing near a width of 255 in float64"),
         ({}, 512, "float32", "measured nothing near a width of 512 in float32"),
         ({"machine": {"cpu": "abacus"}}, 512, "float64", "on another machine"),
-        ({"backend": "cupy"}, 512, "float64", "but CuPy is not installed"),
+        ({"backend": "cupy", "driver": None}, 512, "float64", "but CuPy is not installed"),
+        ({"backend": "jax"}, 512, "float64", "chose 'jax' with 'evr', which is unknown here"),
+        ({"backend": ["numpy"]}, 512, "float64", "cannot be used"),
+        ({"backend": "torch", "driver": "tpu"}, 512, "float64", "'torch' with 'tpu', which"),
+        ({"driver": "evz"}, 512, "float64", "chose 'numpy' with 'evz', which is unknown here"),
     ],
 )
 def test_a_choice_that_does_not_hold_is_left_with_a_reason(
@@ -280,6 +286,12 @@ def test_a_damaged_choice_stops_nothing(tmp_path, content):
     backend, reason = select_backend("auto", path, 512)
     assert backend.name == "numpy"
     assert "choice.json" in reason
+
+
+@pytest.mark.parametrize("solver", SOLVERS.values())
+def test_whatever_competes_can_be_chosen(choice, solver):
+    entry, reason = measured_choice(choice(*solver), 512, "float64")
+    assert entry is not None, reason
 
 
 def test_without_a_comparison_the_rule_decides(tmp_path):

@@ -322,6 +322,7 @@ def test_the_comparison_of_backends_has_defaults_and_is_known_to_be_asked_for():
         ({"sizes": [8, 8]}, "backends.sizes: one of them stands twice"),
         ({"sizes": [0]}, "backends.sizes.0: should be greater than or equal to 1, not 0"),
         ({"loads": ["calm"]}, "backends.loads.0: should be 'idle' or 'busy', not 'calm'"),
+        ({"rows": 1}, "backends.rows: should be greater than or equal to 2, not 1"),
         ({"checkpoint": "tiny"}, "backends: `checkpoint: tiny` is no model/revision of these "
          "models (tiny)"),
         ({"checkpoint": "big/main"}, "backends: `checkpoint: big/main` is no model/revision of "
@@ -342,6 +343,12 @@ def test_a_sequence_from_a_file_needs_its_path():
         load(config(mamba={"sequence": {"kind": "fasta"}}))
 
 
+@pytest.mark.parametrize("path", ["{sample}.txt", "a}.fa", ""])
+def test_a_sequence_whose_path_snakemake_would_read_as_a_pattern_is_refused(path):
+    (line,) = mistakes(config(mamba={"sequence": {"kind": "text", "path": path}}))
+    assert line.startswith("mamba.sequence.path: a path, without braces")
+
+
 def test_mistakes_in_the_mamba_section_are_told_by_dotted_path():
     section = {"scan": {"dim": 100, "length": [512]}, "threads": 0}
     with pytest.raises(ConfigurationError) as raised:
@@ -360,7 +367,7 @@ def test_a_name_that_no_repository_can_have_is_refused(repo):
 
 @pytest.mark.parametrize("path", ["", "a/{x}"])
 def test_a_path_that_no_folder_can_be_found_by_is_refused(path):
-    with pytest.raises(ConfigurationError, match=r"models\.m\.path: the path of a folder"):
+    with pytest.raises(ConfigurationError, match=r"models\.m\.path: a path, without braces"):
         load({"models": {"m": {"path": path}}})
 
 

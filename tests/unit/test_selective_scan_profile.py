@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from errors import UserError
 from selective_scan.model import compare, forward, load_model, load_tokens, shares
 
 pytest.importorskip("transformers")
@@ -40,6 +41,43 @@ def test_a_folder_is_loaded_as_it_is(model, tokens, tmp_path):
     assert torch.equal(forward(load_model(str(tmp_path)), tokens), forward(model, tokens))
 
 
+def a_model_without_a_scan(folder):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)).save_pretrained(folder)
+
+
+def a_broken_config(folder):
+    folder.mkdir()
+    (folder / "config.json").write_text("{")
+
+
+def truncated_weights(folder):
+    load_model(layers=1, width=16, state=4, vocabulary=40).save_pretrained(folder)
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.truncate(100)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (a_model_without_a_scan, "is a GPT2LMHeadModel, without a selective scan"),
+        (a_broken_config, "config.json"),
+        (truncated_weights, "cannot load"),
+        (lambda folder: folder.mkdir(), "config.json"),
+        (lambda folder: None, "cannot load"),
+        (lambda folder: folder.touch(), "cannot load"),
+    ],
+)
+def test_a_path_without_a_mamba_is_told_by_its_key_and_place(tmp_path, monkeypatch, make, said):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    make(tmp_path / "model")
+    with pytest.raises(UserError, match=r"^mamba\.model\.path: ") as raised:
+        load_model(str(tmp_path / "model"))
+    assert said in str(raised.value) and str(tmp_path / "model") in str(raised.value)
+    assert "Mamba or FalconMamba" in str(raised.value)
+
+
 def test_random_tokens_are_of_the_vocabulary_and_the_same_each_time(tokens):
     assert tokens.shape == (1, 30) and set(tokens[0].tolist()) <= set(range(40))
     assert torch.equal(tokens, load_tokens(40, length=30))
@@ -55,6 +93,33 @@ def test_a_fasta_file_is_read_without_its_headers(tmp_path):
     (tmp_path / "a.fa").write_text(">one\nGAT\nTA\n>two\nCA\n")
     tokens = load_tokens(256, "fasta", str(tmp_path / "a.fa"), length=6)
     assert bytes(tokens[0].tolist()) == b"GATTAC"
+
+
+def test_the_length_is_counted_in_bytes(tmp_path):
+    (tmp_path / "a.txt").write_text("äöü", encoding="utf-8")
+    tokens = load_tokens(256, "text", str(tmp_path / "a.txt"), length=3)
+    assert bytes(tokens[0].tolist()) == "äö".encode()[:3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "said"),
+    [
+        ("text", b"", "no character"),
+        ("fasta", b"", "no sequence"),
+        ("fasta", b">only a header\n", "no sequence"),
+        ("fasta", b"\x1f\x8b\x08\x00", "not text in UTF-8 (byte 1)"),
+    ],
+)
+def test_a_file_without_text_is_told_by_its_key_and_place(tmp_path, kind, content, said):
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(UserError, match=r"^mamba\.sequence\.path: ") as raised:
+        load_tokens(256, kind, str(tmp_path / "a"))
+    assert said in str(raised.value) and str(tmp_path / "a") in str(raised.value)
+
+
+def test_a_folder_is_no_sequence(tmp_path):
+    with pytest.raises(UserError, match=r"mamba\.sequence\.path: .* cannot be read"):
+        load_tokens(256, "text", str(tmp_path))
 
 
 def test_bytes_beyond_a_small_vocabulary_wrap_around(tmp_path):

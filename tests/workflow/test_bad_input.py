@@ -103,14 +103,14 @@ CHECKPOINTS = {
 
 @pytest.fixture(scope="module")
 def kept_going(tmp_path_factory):
-    """One run of all of them beside a good model, with --keep-going."""
+    """One run of all of them beside a good model."""
     folder = tmp_path_factory.mktemp("bad")
     matrix(folder / "models/good", random_matrix(1))
     models = {"good": MODEL}
     for name, (build, adds, _) in CHECKPOINTS.items():
         build(folder / "models" / name)
         models[name] = {"path": f"models/{name}", **adds}
-    run = snakemake(folder, {"models": models}, "--keep-going")
+    run = snakemake(folder, {"models": models})
     return SimpleNamespace(folder=folder, run=run, results=folder / "results/geometry")
 
 

@@ -30,7 +30,7 @@ def left(finished, tmp_path_factory):
     folder = tmp_path_factory.mktemp("left") / "workspace"
     shutil.copytree(finished.folder, folder)
     spoil(folder)
-    return SimpleNamespace(folder=folder, run=snakemake(folder, finished.config, "--keep-going"))
+    return SimpleNamespace(folder=folder, run=snakemake(folder, finished.config))
 
 
 def test_the_summary_has_a_row_for_each_checkpoint_that_is_finished_and_no_other(left):
@@ -69,7 +69,7 @@ def test_a_link_to_nowhere_costs_its_own_checkpoint_alone(workspace, config):
 def test_a_mistake_taken_back_leaves_no_summary_with_too_few_rows(workspace, config):
     first = {**config["models"]["first"], "revisions": ["step*", "step9"]}
     mistaken = {"models": {**config["models"], "first": first}}
-    assert snakemake(workspace, mistaken, "--keep-going").code != 0
+    assert snakemake(workspace, mistaken).code != 0
     assert rows(workspace) == [LOCAL]
     succeed(workspace, config)
     assert rows(workspace) == [EARLY, LATE, LOCAL]

@@ -55,7 +55,7 @@ def _rows(value: Any) -> Any:
 
 def _path(value: Any) -> Any:
     if value == "" or (isinstance(value, str) and re.search(r"[{}]", value)):
-        raise ValueError(f"the path of a folder, without braces, not {value!r}")
+        raise ValueError(f"a path, without braces (Snakemake reads them), not {value!r}")
     return value
 
 
@@ -143,7 +143,7 @@ class Sequence(Section):
     """What the model reads: random tokens, or the characters of a text or FASTA file."""
 
     kind: Literal["random", "text", "fasta"] = "random"
-    path: Annotated[str | None, Field(validate_default=True)] = None
+    path: Annotated[str | None, BeforeValidator(_path), Field(validate_default=True)] = None
     length: Count = 512
 
     @field_validator("path")
@@ -172,7 +172,7 @@ class Backends(Section):
     repeats: Count = 3
     seconds: Count = 10
     threads: Count = 4
-    rows: Count = 8192
+    rows: Annotated[int, Field(ge=2, strict=True)] = 8192  # one has no covariance
     checkpoint: str | None = None
 
 

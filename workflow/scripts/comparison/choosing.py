@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -10,6 +11,7 @@ from comparison.measuring import Eigh
 from comparison.solvers import SOLVERS, Solver
 from comparison.stages import Stages
 
+NOISE = 1.1  # a smaller ratio of times says nothing
 Key = tuple[str, int, str, str]  # solver, size, precision, load
 
 
@@ -80,10 +82,14 @@ def conclusions(
 ) -> dict[str, str]:
     """Return what each plot says of this machine, in sentences."""
     return {
-        "eigh": " ".join(filter(None, [_fastest(eigh), _unquiet(eigh), _absent(eigh)])),
-        "load": _under_load(eigh),
-        "stages": _share(stages, choices),
+        "eigh": _text(_fastest(eigh), _once(eigh), _unquiet(eigh), _absent(eigh)),
+        "load": _text(_under_load(eigh), _once(eigh)),
+        "stages": _text(_share(stages, choices), _once(stages)),
     }
+
+
+def _text(*sentences: str) -> str:
+    return " ".join(filter(None, sentences))
 
 
 def _at_largest(rows: Sequence[Eigh]) -> tuple[int, dict[str, dict[str, dict[str, float]]]]:
@@ -106,6 +112,22 @@ def _fastest(rows: Sequence[Eigh]) -> str:
         behind = ", ".join(f"{name} {taken / least:.2f} ×" for name, taken in others)
         parts.append(f"in {precision} {best} with {least:.2g} s" + (f" ({behind})" * bool(behind)))
     return f"The fastest eigh at n = {size}, {load}: {'; '.join(parts)}."
+
+
+def _once(rows: Sequence[Eigh] | Sequence[Stages]) -> str:
+    """Say so where the largest size, of which the sentences are, was measured once."""
+    largest = max(row.size or 0 for row in rows)
+    repeats = Counter(
+        (row.backend, row.precision, getattr(row, "load", ""))
+        for row in rows
+        if row.size == largest and getattr(row, "seconds", 0) is not None
+    )
+    if min(repeats.values()) > 1:
+        return ""
+    return (
+        f"At n = {largest} some or all were measured once, which tells no spread: raise `seconds` "
+        "and `repeats` before you rely on it."
+    )
 
 
 def _unquiet(rows: Sequence[Eigh]) -> str:
@@ -134,7 +156,7 @@ def _under_load(rows: Sequence[Eigh]) -> str:
     size, table = _at_largest(rows)
     if not {"idle", "busy"} <= set(table):
         return f"Only {', '.join(table)} was measured."
-    parts = []
+    parts, disturbed = [], ""
     for precision, idle in table["idle"].items():
         busy = table["busy"][precision]
         (least, low), *_, (most, high) = ranked({s: busy[s] / idle[s] for s in idle}) * 2
@@ -144,7 +166,13 @@ def _under_load(rows: Sequence[Eigh]) -> str:
             f"in {precision} eigh takes {low:.1f} ({least}) to {high:.1f} ({most}) times as long, "
             f"and {kept}"
         )
-    return f"With every core taken by another process, at n = {size}: {'; '.join(parts)}."
+        if low < 1 / NOISE:
+            disturbed = (
+                "What is faster on a busy machine was disturbed on the idle one. Compare again "
+                "when it is quiet."
+            )
+    said = f"With every core taken by another process, at n = {size}: {'; '.join(parts)}."
+    return _text(said, disturbed)
 
 
 def _share(rows: Sequence[Stages], choices: Sequence[Mapping[str, Any]]) -> str:

@@ -37,6 +37,9 @@ PARTS = {
     "check": ("1", "xx"),
 }
 
+# By name: the captions call the busy one dark, also where it is the only one or the first.
+LOADS = {"idle": ("0.9", ""), "busy": ("0.5", "//")}
+
 
 def plot_comparison(eigh: Path, stages: Path, targets: dict[str, Path]) -> None:
     """Draw time by size, idle against busy, and the parts of a job, as ``targets`` name them."""
@@ -122,14 +125,15 @@ def _by_load(figure: Figure, rows: Sequence[Eigh]) -> None:
             ]
             shown = [i for i, value in enumerate(values) if value]
             medians, extremes = _spread([values[i] for i in shown])
+            grey, hatch = LOADS[load]
             axes.barh(
                 np.array(shown) + (index - (len(loads) - 1) / 2) * height,
                 medians,
                 height,
                 xerr=extremes,
-                color=("0.9", "0.5")[index],
+                color=grey,
                 edgecolor="0",
-                hatch=("", "//")[index],
+                hatch=hatch,
                 linewidth=0.5,
                 error_kw={"capsize": 2, "linewidth": 1},
                 label=load,

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from errors import UserError
+from selective_scan import patch
 from selective_scan.patch import use_fused_scan
 
 # Functions by what they are for, transformers' and ours; none of them calls another. Whatever is
@@ -46,33 +48,71 @@ def load_model(
     state: int = 16,
     vocabulary: int = 1024,
 ) -> Any:
-    """A Mamba of this shape with random weights or, given a path, a repository's or folder's."""
-    from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
+    """A Mamba of this shape with random weights or, given a path, a repository's or folder's.
+
+    Raises UserError if there is no Mamba at the path.
+    """
+    from transformers import MambaConfig, MambaForCausalLM
 
     torch.manual_seed(0)
     if path is not None:
-        return AutoModelForCausalLM.from_pretrained(path, revision=revision).eval()
+        return _pretrained(path, revision)
     config = MambaConfig(
         num_hidden_layers=layers, hidden_size=width, state_size=state, vocab_size=vocabulary
     )
     return MambaForCausalLM(config).eval()
 
 
+def _pretrained(path: str, revision: str | None) -> Any:
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
+    needed = "Give a repository of the Hub or a local folder with a Mamba or FalconMamba model"
+    place = f"{path!r}" + (f" at revision {revision!r}" if revision else "")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, revision=revision).eval()
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(
+            f"mamba.model.path: transformers cannot load {place}: {error}\n"
+            f"{needed}: config.json, and weights as transformers saves them."
+        ) from error
+    if not any(type(module).__name__ in patch.MIXERS for module in model.modules()):
+        raise UserError(
+            f"mamba.model.path: {place} is a {type(model).__name__}, without a selective scan. "
+            f"{needed} of transformers."
+        )
+    return model
+
+
 def load_tokens(
     vocabulary: int, kind: str = "random", path: str | None = None, length: int = 512
 ) -> Tensor:
-    """(1, length) token ids: random ones, or the characters of a text or FASTA file as bytes.
+    """(1, length) token ids: random ones, or the bytes of a text or FASTA file.
 
-    A file shorter than `length` gives what it has. Raises ValueError if kind needs a path.
+    A file shorter than `length` gives what it has. Raises ValueError if kind needs a path, and
+    UserError if the file is no text or has none.
     """
     if kind == "random":
         return torch.randint(vocabulary, (1, length), generator=torch.Generator().manual_seed(0))
     if path is None:
         raise ValueError(f"mamba.sequence.kind is {kind!r}, which needs mamba.sequence.path")
-    text = Path(path).read_text()
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"mamba.sequence.path: {path} is not text in UTF-8 (byte {error.start}). "
+            "Decompress it first if it is compressed, or convert it."
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"mamba.sequence.path: {path} cannot be read ({error.strerror}). Name a file of text."
+        ) from error
     if kind == "fasta":
         text = "".join(line.strip() for line in text.splitlines() if not line.startswith(">"))
-    codes = torch.tensor(list(text[:length].encode()))
+    if not text:
+        found = "no sequence, only headers or nothing" if kind == "fasta" else "no character"
+        raise UserError(f"mamba.sequence.path: {path} has {found}. Name a file that has some.")
+    codes = torch.tensor(list(text[:length].encode()[:length]))
     return codes.remainder(vocabulary)[None]
 
 

@@ -10,6 +10,12 @@ from errors import UserError
 from files import read_json_file
 from machine import fingerprint
 
+# Of each backend the drivers it knows; a file by hand or of another version may have others.
+KNOWN: dict[str, tuple[str | None, ...]] = {
+    "numpy": ("numpy", "evd", "evr", "evx"),
+    "torch": ("cpu", "cuda"),
+    "cupy": (None,),
+}
 NEAR = 2  # what was measured at one width is believed up to this factor above and below it
 
 
@@ -28,6 +34,9 @@ def measured_choice(path: Path, width: int, precision: str) -> tuple[dict[str, A
         nearest = min(choices, key=lambda c: abs(math.log(c["size"] / width)), default=None)
         if nearest is None or not 1 / NEAR <= nearest["size"] / width <= NEAR:
             return None, f"{path} measured nothing near a width of {width} in {precision}"
+        backend, driver = nearest["backend"], nearest["driver"]
+        if driver not in KNOWN.get(backend, ()):
+            return None, f"{path} chose {backend!r} with {driver!r}, which is unknown here"
         return nearest, f"{nearest['reason']} ({path})"
     except (UserError, LookupError, TypeError, ValueError) as error:
         return None, f"{path} cannot be used ({error})"
