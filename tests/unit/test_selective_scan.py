@@ -158,6 +158,31 @@ def test_a_decay_that_underflows_stays_finite():
     assert y.isfinite().all() and relative_error(y, expected) < 1e-5
 
 
+def growth_after_silence():
+    ones = torch.ones(1, 4, 2048)
+    u = torch.zeros_like(ones)
+    u[..., 2040:] = 1
+    return {"u": u, "delta": ones, "A": torch.full((4, 4), 0.5), "B": ones, "C": ones}
+
+
+def infinity_in_a_state_that_decays():
+    u, ones = torch.ones(1, 4, 2048), torch.ones(1, 4, 2048)
+    u[0, 0, 10] = float("inf")
+    return {"u": u, "delta": ones, "A": torch.full((4, 4), -16.0), "B": ones, "C": ones}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("operands", [growth_after_silence, infinity_in_a_state_that_decays])
+def test_threads_over_time_are_finite_where_the_recurrence_is(operands, threads):
+    run = lambda: selective_scan_fn(**operands(), return_last_state=True)  # noqa: E731
+    expected = selective_scan_reference(**operands())
+    for actual, exact in zip(with_threads(threads, run), expected, strict=True):
+        assert torch.equal(actual.isnan(), exact.isnan())
+        assert torch.equal(actual.isinf(), exact.isinf())
+        finite = exact.isfinite()
+        assert torch.allclose(actual.double()[finite], exact[finite], rtol=1e-5)
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("name", ["u", "delta", "A", "B", "C", "D", "z"])
 def test_nan_and_infinity_propagate_as_in_the_reference(name, value):

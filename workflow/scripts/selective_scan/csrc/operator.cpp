@@ -6,6 +6,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -71,11 +72,13 @@ void run_blocks(const scan::Scan& s, float* state) {
 // Too few channels to occupy the threads: cut time into one slice more than there are threads.
 // The first pass finds how each slice but the last moves the state (slice 0, whose first state is
 // known, is finished at once); then the first state of every other slice is known and they run.
-void run_slices(const scan::Scan& s, int64_t threads, Tensor& state) {
+// False, with the state as it was, if something is not finite: exp(A * sum of delta) may overflow or
+// underflow where no single exp(A * delta) does, and 0 * inf is then not what the recurrence gives.
+bool run_slices(const scan::Scan& s, int64_t threads, Tensor& state) {
     const int64_t blocks = scan::count_blocks(s), slices = threads + 1;
     const auto from = [&](int64_t slice) { return s.length * slice / slices; };
     Tensor states = at::zeros({slices, state.numel()}, state.options());
-    Tensor decays = at::empty({slices, state.numel()}, state.options());
+    Tensor decays = at::zeros({slices, state.numel()}, state.options());
     states[0].copy_(state.flatten());
     const auto part = [&](int64_t slice, bool emit) {
         float* decay = emit ? nullptr : decays[slice].data_ptr<float>();
@@ -94,7 +97,9 @@ void run_slices(const scan::Scan& s, int64_t threads, Tensor& state) {
     at::parallel_for(1, slices, 1, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) part(i, true);
     });
+    if (!at::isfinite(states).all().item<bool>() || !at::isfinite(decays).all().item<bool>()) return false;
     state.copy_(states[threads].view_as(state));
+    return true;
 }
 
 std::tuple<Tensor&, Tensor&> scan_out(const Tensor& u, const Tensor& delta, const Tensor& A_,
@@ -122,11 +127,7 @@ std::tuple<Tensor&, Tensor&> scan_out(const Tensor& u, const Tensor& delta, cons
 
     const int64_t blocks = scan::count_blocks(s);
     const int64_t threads = std::min<int64_t>(at::get_num_threads(), s.length / kLeastSlice);
-    if (blocks * 2 > threads) {
-        run_blocks(s, state.data_ptr<float>());
-    } else {
-        run_slices(s, threads, state);
-    }
+    if (blocks * 2 > threads || !run_slices(s, threads, state)) run_blocks(s, state.data_ptr<float>());
     return {out, state};
 }
 
