@@ -16,6 +16,7 @@ from torch import Tensor
 from selective_scan import build as _build
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+WIDEST_CONVOLUTION = 32  # kWidest in csrc/scan.h
 
 _kernel: Any = None  # the operator's namespace, once load_kernel has run
 
