@@ -25,7 +25,8 @@ def load_kernel(folder: str | Path, level: str | None = None) -> _build.Build:
     """Compile the kernel into `folder` if it is not there yet, and use it from now on.
 
     level: "avx512", "avx2" or "portable"; by default the best this CPU runs.
-    Raises BuildError if there is no compiler, or if the CPU cannot run `level`.
+    Raises BuildError if there is no compiler, if the CPU cannot run `level`, or if the process
+    uses another build of it already.
     """
     global _kernel
     if level is not None:
