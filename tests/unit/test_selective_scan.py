@@ -271,6 +271,11 @@ def changed(name, change):
             ValueError,
             "repeats memory",
         ),
+        (
+            lambda: plain_case() | {"out": torch.empty(440).as_strided((1, 40, 200), (1, 1, 2))},
+            ValueError,
+            "repeats memory",
+        ),
     ],
 )
 def test_mistakes_are_told_in_words(operands, error, message):
@@ -282,6 +287,28 @@ def test_an_output_over_an_input_is_refused():
     operands = plain_case()
     with pytest.raises(ValueError, match="shares memory with u"):
         selective_scan_fn(**operands, out=operands["u"])
+
+
+def test_an_output_between_the_elements_of_an_input_is_refused():
+    pairs = torch.zeros(1, 40, 200, 2)
+    operands = plain_case() | {"delta": pairs[..., 0], "out": pairs[..., 1]}
+    with pytest.raises(ValueError, match="between its elements"):
+        selective_scan_fn(**operands)
+
+
+def test_an_output_beside_an_input_in_one_buffer_is_written():
+    operands = plain_case()
+    buffer = torch.stack([operands["u"], operands["u"]])
+    selective_scan_fn(**operands | {"u": buffer[0]}, out=buffer[1])
+    assert torch.equal(buffer[0], operands["u"])
+    assert torch.equal(buffer[1], selective_scan_fn(**operands))
+
+
+@pytest.mark.parametrize(("batch", "length"), [(0, 5), (1, 0)])
+def test_an_empty_output_is_no_error(batch, length):
+    operands = plain_case(batch=batch, length=length)
+    out = torch.empty_like(operands["u"])
+    assert selective_scan_fn(**operands, out=out) is out
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")
