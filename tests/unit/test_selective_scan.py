@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from selective_scan import selective_scan_fn
+from selective_scan.interface import kernel
 from selective_scan.reference import selective_scan_reference
 
 pytestmark = pytest.mark.usefixtures("kernel")
@@ -309,6 +310,23 @@ def test_an_empty_output_is_no_error(batch, length):
     operands = plain_case(batch=batch, length=length)
     out = torch.empty_like(operands["u"])
     assert selective_scan_fn(**operands, out=out) is out
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("A", (39, 16)),
+        ("B", (1, 16, 199)),
+        ("B", (16,)),
+        ("C", (1, 3, 16, 200)),
+        ("D", (39,)),
+        ("delta_bias", (40, 1)),
+    ],
+)
+def test_the_operator_itself_refuses_what_it_would_read_beyond(name, shape):
+    operands = plain_case() | {name: torch.zeros(shape)}
+    with pytest.raises(RuntimeError, match="must be"):
+        kernel().scan(*operands.values())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")

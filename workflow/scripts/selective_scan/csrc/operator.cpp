@@ -36,14 +36,13 @@ scan::Operand operand(const Tensor& t) {
     return {t.data_ptr(), type, t.stride(0), t.stride(-2), t.stride(-1)};
 }
 
-scan::Projection projection(const Tensor& t, int64_t groups) {
+scan::Projection projection(const Tensor& t) {
     scan::Projection p;
     if (t.dim() == 2) {
         p.constant = t.const_data_ptr<float>();
         return p;
     }
     p.rows = operand(t);
-    TORCH_CHECK(t.dim() == 3 || t.size(1) == groups, "B and C must have as many groups");
     p.group = t.dim() == 4 ? t.stride(1) : 0;
     return p;
 }
@@ -102,6 +101,13 @@ bool run_slices(const scan::Scan& s, int64_t threads, Tensor& state) {
     return true;
 }
 
+bool fits(const Tensor& projection, const scan::Scan& s) {
+    const auto shape = projection.sizes();
+    return shape == at::IntArrayRef({s.channels, s.states}) ||
+           shape == at::IntArrayRef({s.batch, s.states, s.length}) ||
+           shape == at::IntArrayRef({s.batch, s.groups, s.states, s.length});
+}
+
 std::tuple<Tensor&, Tensor&> scan_out(const Tensor& u, const Tensor& delta, const Tensor& A_,
                                       const Tensor& B_, const Tensor& C_, const MaybeTensor& D_,
                                       const MaybeTensor& z, const MaybeTensor& bias_, bool softplus,
@@ -109,6 +115,9 @@ std::tuple<Tensor&, Tensor&> scan_out(const Tensor& u, const Tensor& delta, cons
     TORCH_CHECK(u.dim() == 3 && delta.sizes() == u.sizes() && out.sizes() == u.sizes() &&
                     (!z || z->sizes() == u.sizes()),
                 "u, delta, z and out must have one shape, (batch, dim, length)");
+    TORCH_CHECK(A_.dim() == 2 && A_.size(0) == u.size(1), "A must be (dim, state)");
+    for (const MaybeTensor& t : {D_, bias_})
+        TORCH_CHECK(!t || t->sizes() == at::IntArrayRef({u.size(1)}), "D and delta_bias must be (dim)");
     TORCH_CHECK(state.is_contiguous() && state.scalar_type() == at::kFloat &&
                     state.sizes() == at::IntArrayRef({u.size(0), u.size(1), A_.size(1)}),
                 "the state must be contiguous float32, (batch, dim, state)");
@@ -117,9 +126,12 @@ std::tuple<Tensor&, Tensor&> scan_out(const Tensor& u, const Tensor& delta, cons
     scan::Scan s{};
     s.batch = u.size(0), s.channels = u.size(1), s.length = u.size(2), s.states = A.size(1);
     s.groups = B.dim() == 4 ? B.size(1) : C.dim() == 4 ? C.size(1) : 1;
+    TORCH_CHECK(s.groups > 0 && s.channels % s.groups == 0 && fits(B, s) && fits(C, s),
+                "B and C must be (dim, state), (batch, state, length) or (batch, groups, state, length), "
+                "dim divisible by the groups");
     s.u = operand(u), s.delta = operand(delta), s.out = operand(out);
     if (z) s.z = operand(*z);
-    s.B = projection(B, s.groups), s.C = projection(C, s.groups);
+    s.B = projection(B), s.C = projection(C);
     s.A = A.const_data_ptr<float>();
     s.D = D.defined() ? D.const_data_ptr<float>() : nullptr;
     s.bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
