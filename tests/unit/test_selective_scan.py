@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from selective_scan import selective_scan_fn
+from selective_scan.interface import kernel
 from selective_scan.reference import selective_scan_reference
 
 pytestmark = pytest.mark.usefixtures("kernel")
@@ -158,6 +159,31 @@ def test_a_decay_that_underflows_stays_finite():
     assert y.isfinite().all() and relative_error(y, expected) < 1e-5
 
 
+def growth_after_silence():
+    ones = torch.ones(1, 4, 2048)
+    u = torch.zeros_like(ones)
+    u[..., 2040:] = 1
+    return {"u": u, "delta": ones, "A": torch.full((4, 4), 0.5), "B": ones, "C": ones}
+
+
+def infinity_in_a_state_that_decays():
+    u, ones = torch.ones(1, 4, 2048), torch.ones(1, 4, 2048)
+    u[0, 0, 10] = float("inf")
+    return {"u": u, "delta": ones, "A": torch.full((4, 4), -16.0), "B": ones, "C": ones}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("operands", [growth_after_silence, infinity_in_a_state_that_decays])
+def test_threads_over_time_are_finite_where_the_recurrence_is(operands, threads):
+    run = lambda: selective_scan_fn(**operands(), return_last_state=True)  # noqa: E731
+    expected = selective_scan_reference(**operands())
+    for actual, exact in zip(with_threads(threads, run), expected, strict=True):
+        assert torch.equal(actual.isnan(), exact.isnan())
+        assert torch.equal(actual.isinf(), exact.isinf())
+        finite = exact.isfinite()
+        assert torch.allclose(actual.double()[finite], exact[finite], rtol=1e-5)
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("name", ["u", "delta", "A", "B", "C", "D", "z"])
 def test_nan_and_infinity_propagate_as_in_the_reference(name, value):
@@ -246,6 +272,11 @@ def changed(name, change):
             ValueError,
             "repeats memory",
         ),
+        (
+            lambda: plain_case() | {"out": torch.empty(440).as_strided((1, 40, 200), (1, 1, 2))},
+            ValueError,
+            "repeats memory",
+        ),
     ],
 )
 def test_mistakes_are_told_in_words(operands, error, message):
@@ -257,6 +288,45 @@ def test_an_output_over_an_input_is_refused():
     operands = plain_case()
     with pytest.raises(ValueError, match="shares memory with u"):
         selective_scan_fn(**operands, out=operands["u"])
+
+
+def test_an_output_between_the_elements_of_an_input_is_refused():
+    pairs = torch.zeros(1, 40, 200, 2)
+    operands = plain_case() | {"delta": pairs[..., 0], "out": pairs[..., 1]}
+    with pytest.raises(ValueError, match="between its elements"):
+        selective_scan_fn(**operands)
+
+
+def test_an_output_beside_an_input_in_one_buffer_is_written():
+    operands = plain_case()
+    buffer = torch.stack([operands["u"], operands["u"]])
+    selective_scan_fn(**operands | {"u": buffer[0]}, out=buffer[1])
+    assert torch.equal(buffer[0], operands["u"])
+    assert torch.equal(buffer[1], selective_scan_fn(**operands))
+
+
+@pytest.mark.parametrize(("batch", "length"), [(0, 5), (1, 0)])
+def test_an_empty_output_is_no_error(batch, length):
+    operands = plain_case(batch=batch, length=length)
+    out = torch.empty_like(operands["u"])
+    assert selective_scan_fn(**operands, out=out) is out
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("A", (39, 16)),
+        ("B", (1, 16, 199)),
+        ("B", (16,)),
+        ("C", (1, 3, 16, 200)),
+        ("D", (39,)),
+        ("delta_bias", (40, 1)),
+    ],
+)
+def test_the_operator_itself_refuses_what_it_would_read_beyond(name, shape):
+    operands = plain_case() | {name: torch.zeros(shape)}
+    with pytest.raises(RuntimeError, match="must be"):
+        kernel().scan(*operands.values())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")

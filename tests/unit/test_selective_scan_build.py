@@ -1,11 +1,19 @@
 """Builds: keyed, loadable side by side, and clear about what is missing."""
 
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
 from selective_scan import BuildError, build, interface, load_kernel, selective_scan_fn
 from selective_scan.reference import selective_scan_reference
 from selective_scan.variants import all_variants, make_inputs
+
+SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 
 
 @pytest.fixture
@@ -30,6 +38,54 @@ def test_a_library_is_compiled_once(scan_builds):
     assert load_kernel(scan_builds) == first
     assert first.library.stat().st_mtime_ns == before
     assert build.best_level() in first.library.name and torch.__version__ in first.library.name
+
+
+def test_the_same_library_in_another_folder_is_not_loaded_twice(kernel, tmp_path):
+    shutil.copy2(kernel.library, tmp_path)
+    load = "import sys, selective_scan as s; [print(s.load_kernel(f).level) for f in sys.argv[1:]]"
+    done = subprocess.run(
+        [sys.executable, "-c", load, kernel.library.parent, tmp_path],
+        env={"PYTHONPATH": str(SCRIPTS), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == [kernel.level] * 2, done.stderr
+
+
+def test_another_build_of_the_level_needs_a_new_process(kernel):
+    other = replace(kernel, library=kernel.library.with_name("other.so"))
+    with pytest.raises(BuildError, match="start a new process"):
+        build.load(other)
+
+
+def test_a_level_that_does_not_exist_is_told_the_others(tmp_path):
+    with pytest.raises(BuildError, match="no level 'avx1024': choose one of avx512, avx2, port"):
+        load_kernel(tmp_path, "avx1024")
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(BuildError, match=r"folder .*file cannot be made"):
+        load_kernel(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ("no-such-compiler -O1", "names no program"),
+        ("g++ 'quote", "cannot be read"),
+        ("true", "`true` wrote no library"),
+    ],
+)
+def test_a_cxx_that_is_no_compiler_is_an_error(monkeypatch, tmp_path, named, message):
+    monkeypatch.setenv("CXX", named)
+    with pytest.raises(BuildError, match=message):
+        load_kernel(tmp_path)
+
+
+def test_the_arguments_in_cxx_are_the_compilers(monkeypatch):
+    monkeypatch.setenv("CXX", "g++ -g '-DNAME=a b'")
+    assert build.find_compiler() == ["g++", "-g", "-DNAME=a b"]
 
 
 def test_a_cpu_without_the_features_is_told_which(monkeypatch, tmp_path):

@@ -72,6 +72,31 @@ def test_training_keeps_the_original_code(model):
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
+def test_float64_keeps_the_original_code(model):
+    model.double()
+    tokens = torch.randint(50, (1, 9))
+    plain = logits(model, tokens)
+    use_fused_scan(model)
+    torch.testing.assert_close(logits(model, tokens), plain)
+
+
+def test_a_wide_convolution_keeps_the_original_code(model):
+    wide = type(model)(type(model.config)(**SIZE, conv_kernel=40)).eval()
+    tokens = torch.randint(50, (1, 50))
+    plain = logits(wide, tokens)
+    use_fused_scan(wide)
+    torch.testing.assert_close(logits(wide, tokens), plain, rtol=1e-4, atol=1e-5)
+
+
+def test_an_old_undo_leaves_a_later_patch(model):
+    old = use_fused_scan(model)
+    old()
+    use_fused_scan(model)
+    old()
+    with pytest.raises(RuntimeError, match="already"):
+        use_fused_scan(model)
+
+
 def test_other_models_of_the_class_stay_as_they_are(model):
     other = type(model)(model.config).eval()
     use_fused_scan(model)

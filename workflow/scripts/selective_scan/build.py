@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -18,6 +19,8 @@ from functools import cache
 from pathlib import Path
 
 from errors import UserError
+
+_loaded: dict[str, Path] = {}  # by level: torch aborts the process at a second one
 
 SOURCES = Path(__file__).parent / "csrc"
 
@@ -70,7 +73,7 @@ def best_level() -> str:
 
 def require_level(level: str) -> None:
     """Raise BuildError, naming the missing features, if this CPU cannot run `level`."""
-    missing = [feature for feature in LEVELS[level] if feature not in cpu_features()]
+    missing = [feature for feature in _features(level) if feature not in cpu_features()]
     if missing:
         raise BuildError(
             f"the scan kernel was built for {level}, but this CPU ({platform.node()}) lacks "
@@ -78,23 +81,33 @@ def require_level(level: str) -> None:
         )
 
 
-def find_compiler() -> str:
-    """The C++ compiler: $CXX, else g++, else c++. Raises BuildError if there is none."""
-    for name in (os.environ.get("CXX"), "g++", "c++"):
-        if name and shutil.which(name):
-            return name
+def find_compiler() -> list[str]:
+    """The C++ compiler and its arguments: $CXX, else g++, else c++.
+
+    Raises BuildError if there is none.
+    """
+    named = os.environ.get("CXX", "")
+    try:
+        command = shlex.split(named)
+    except ValueError as error:
+        raise BuildError(f"CXX={named} cannot be read as a command: {error}") from error
+    if command and not shutil.which(command[0]):
+        raise BuildError(f"CXX={named} names no program: correct it, or unset it to use g++")
+    for candidate in (command, ["g++"], ["c++"]):
+        if candidate and shutil.which(candidate[0]):
+            return candidate
     raise BuildError(f"no C++ compiler was found to compile the scan kernel: {INSTALL_HINT}")
 
 
-def compiler_version(compiler: str) -> str:
+def compiler_version(compiler: list[str]) -> str:
     """The first line of what the compiler says about itself."""
-    return _run([compiler, "--version"]).splitlines()[0]
+    return _run([*compiler, "--version"]).partition("\n")[0]
 
 
 def level_flags(level: str) -> tuple[str, ...]:
     """FLAGS and the instruction set."""
     wide = ("-mprefer-vector-width=512",) if level == "avx512" else ()
-    return (*FLAGS, *(f"-m{feature}" for feature in LEVELS[level]), *wide)
+    return (*FLAGS, *(f"-m{feature}" for feature in _features(level)), *wide)
 
 
 def build(folder: Path, level: str | None = None) -> Build:
@@ -109,11 +122,11 @@ def build(folder: Path, level: str | None = None) -> Build:
     version = compiler_version(compiler)
     flags = level_flags(level)
     sources = sorted(SOURCES.glob("*.cpp"))
-    parts = [torch.__version__, version, *flags]
+    parts = [torch.__version__, version, *compiler[1:], *flags]
     parts += [path.read_text() for path in sorted(SOURCES.glob("*.[ch]*"))]
     library = folder / f"selective_scan-{level}-torch{torch.__version__}-{_digest(parts)}.so"
     if not library.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder)
         _compile(compiler, flags, level, sources, library)
     return Build(library, level, version, flags)
 
@@ -125,33 +138,46 @@ def build_ladder(folder: Path, level: str | None = None) -> Build:
     version = compiler_version(compiler)
     flags = tuple(flag for flag in level_flags(level) if flag != "-fopenmp")
     sources = sorted((SOURCES / "ladder").glob("*.cpp"))
-    parts = [version, *flags, (SOURCES / "vec.h").read_text()]
+    parts = [version, *compiler[1:], *flags, (SOURCES / "vec.h").read_text()]
     parts += [path.read_text() for path in sorted((SOURCES / "ladder").iterdir())]
     library = folder / f"ladder-{level}-{_digest(parts)}.so"
     if not library.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder)
         compile_library(compiler, [*flags, *map(str, sources)], library)
     return Build(library, level, version, flags)
 
 
 def load(build: Build) -> None:
-    """Register the operator in this process. Raises BuildError if the CPU lacks a feature."""
+    """Register the operator in this process, unless the same build is registered already.
+
+    Raises BuildError if the CPU lacks a feature, or if another build of the level is registered.
+    """
     import torch
 
     require_level(build.level)
-    torch.ops.load_library(str(build.library))
+    loaded = _loaded.get(build.level)
+    if loaded is None:
+        torch.ops.load_library(str(build.library))
+        _loaded[build.level] = build.library
+    elif loaded.name != build.library.name:
+        raise BuildError(
+            f"this process uses {loaded} already, and cannot load another build of its level, "
+            f"{build.library}: start a new process for that one"
+        )
 
 
-def compile_library(compiler: str, arguments: list[str], library: Path) -> None:
+def compile_library(compiler: list[str], arguments: list[str], library: Path) -> None:
     """Compile to a temporary name beside `library`, then rename. Raises BuildError."""
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as folder:
         partial = Path(folder) / library.name
-        _run([compiler, *arguments, "-shared", "-o", str(partial)])
+        _run([*compiler, *arguments, "-shared", "-o", str(partial)])
+        if not partial.exists():
+            raise BuildError(f"`{shlex.join(compiler)}` wrote no library: is it a C++ compiler?")
         partial.rename(library)
 
 
 def _compile(
-    compiler: str, flags: tuple[str, ...], level: str, sources: list[Path], library: Path
+    compiler: list[str], flags: tuple[str, ...], level: str, sources: list[Path], library: Path
 ) -> None:
     """Compile the sources side by side (torch's headers take most of the time), then link."""
     from torch.utils.cpp_extension import include_paths, library_paths
@@ -160,7 +186,7 @@ def _compile(
         jobs, objects = [], []
         for source in sources:
             objects.append(str(Path(folder) / f"{source.stem}.o"))
-            command = [compiler, *flags, f"-DSCAN_NAMESPACE=selective_scan_{level}", "-c"]
+            command = [*compiler, *flags, f"-DSCAN_NAMESPACE=selective_scan_{level}", "-c"]
             command += [f"-isystem{path}" for path in include_paths()]
             command += [str(source), "-o", objects[-1]]
             jobs.append(
@@ -171,9 +197,24 @@ def _compile(
         outputs = [job.communicate()[0] for job in jobs]
         for job, output in zip(jobs, outputs, strict=True):
             if job.returncode:
-                raise BuildError(f"the scan kernel does not compile with {compiler}:\n{output}")
+                raise BuildError(
+                    f"the scan kernel does not compile with `{shlex.join(compiler)}`:\n{output}"
+                )
         links = [f"-L{path}" for path in library_paths()]
         compile_library(compiler, [*objects, "-fopenmp", *links, "-ltorch_cpu", "-lc10"], library)
+
+
+def _features(level: str) -> tuple[str, ...]:
+    if level not in LEVELS:
+        raise BuildError(f"there is no level {level!r}: choose one of {', '.join(LEVELS)}")
+    return LEVELS[level]
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BuildError(f"the scan kernel's folder {folder} cannot be made: {error}") from error
 
 
 def _digest(parts: list[str]) -> str:
@@ -181,7 +222,10 @@ def _digest(parts: list[str]) -> str:
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        raise BuildError(f"`{command[0]}` cannot be run: {error}") from error
     if done.returncode:
         raise BuildError(f"`{command[0]}` failed:\n{done.stderr or done.stdout}")
     return done.stdout

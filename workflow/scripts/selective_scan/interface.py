@@ -16,6 +16,7 @@ from torch import Tensor
 from selective_scan import build as _build
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+WIDEST_CONVOLUTION = 32  # kWidest in csrc/scan.h
 
 _kernel: Any = None  # the operator's namespace, once load_kernel has run
 
@@ -24,7 +25,8 @@ def load_kernel(folder: str | Path, level: str | None = None) -> _build.Build:
     """Compile the kernel into `folder` if it is not there yet, and use it from now on.
 
     level: "avx512", "avx2" or "portable"; by default the best this CPU runs.
-    Raises BuildError if there is no compiler, or if the CPU cannot run `level`.
+    Raises BuildError if there is no compiler, if the CPU cannot run `level`, or if the process
+    uses another build of it already.
     """
     global _kernel
     if level is not None:
@@ -67,7 +69,8 @@ def selective_scan_fn(
     A: (dim, state), real. B, C: (dim, state), constant in time; (batch, state, length); or
     (batch, groups, state, length), where group g serves dim/groups neighbouring channels.
     D, delta_bias: (dim). initial_state: (batch, dim, state); zero by default.
-    out: written to and returned, where given; like u, and apart from the inputs in memory.
+    out: written to and returned, where given; like u, and apart from the inputs in memory, not
+    between their elements either.
 
     Returns y (batch, dim, length) in u's dtype; with return_last_state also the state after the
     last time, (batch, dim, state) in float32, as the computation itself is.
@@ -160,9 +163,22 @@ def _check_projection(
 
 def _check_apart(given: dict[str, Tensor]) -> None:
     out = given["out"]
-    storage = out.untyped_storage().data_ptr()
+    mine = _addresses(out)
     for name, tensor in given.items():
-        if name != "out" and tensor.untyped_storage().data_ptr() == storage:
-            raise ValueError(f"out shares memory with {name}, which is still being read")
-    if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
-        raise ValueError("out repeats memory (a stride is 0), so it cannot be written to")
+        its = _addresses(tensor)
+        if name != "out" and mine.start < its.stop and its.start < mine.stop:
+            raise ValueError(f"out shares memory with {name}, or lies between its elements")
+    reach = 0  # of the dimensions with smaller strides
+    for stride, size in sorted(zip(out.stride(), out.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            raise ValueError("out repeats memory (by its strides), so it cannot be written to")
+        reach += stride * (size - 1)
+
+
+def _addresses(tensor: Tensor) -> range:
+    """From the first byte to the last; empty where there is no memory."""
+    if tensor.is_meta or tensor.numel() == 0:
+        return range(0)
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in pairs)
+    return range(tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size())

@@ -19,7 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from selective_scan.interface import causal_conv1d, kernel, selective_scan_fn
+from selective_scan.interface import (
+    DTYPES,
+    WIDEST_CONVOLUTION,
+    causal_conv1d,
+    kernel,
+    selective_scan_fn,
+)
 
 MIXERS = ("MambaMixer", "FalconMambaMixer")
 _FLAG = "_fused_scan"
@@ -29,9 +35,10 @@ def use_fused_scan(model: nn.Module, convolution: bool = True) -> Callable[[], N
     """Run the selective scan of every mixer of a Mamba or FalconMamba model by the fused kernel.
 
     convolution: the causal convolution and its SiLU too. Returns a function that undoes it all.
-    Training, other devices than the CPU and a cache that already holds a state during a long
-    input keep transformers' code. Raises TypeError if the model has no such mixer, RuntimeError if
-    the kernel is not loaded or the model uses it already.
+    Training, other devices than the CPU, other dtypes than float32, bfloat16 and float16, wider
+    convolutions than 32 and generation's steps of one token keep transformers' code. Raises
+    TypeError if the model has no such mixer, RuntimeError if the kernel is not loaded or the model
+    uses it already.
     """
     kernel()  # tells at once, and not in the first forward pass, if it is not loaded
     mixers = [module for module in model.modules() if type(module).__name__ in MIXERS]
@@ -51,10 +58,10 @@ def use_fused_scan(model: nn.Module, convolution: bool = True) -> Callable[[], N
         setattr(mixer, _FLAG, True)
 
     def undo() -> None:
-        for mixer in mixers:
-            if hasattr(mixer, _FLAG):
-                delattr(mixer, _FLAG)
-                del mixer.forward
+        while mixers:  # emptied, so that once more does not undo a later patch
+            mixer = mixers.pop()
+            delattr(mixer, _FLAG)
+            del mixer.forward
 
     return undo
 
@@ -104,7 +111,9 @@ def _no_copy(linear: nn.Module) -> _View:
 def _usable(*tensors: Tensor | None) -> bool:
     given = [tensor for tensor in tensors if tensor is not None]
     graded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
-    return not graded and all(tensor.device.type in ("cpu", "meta") for tensor in given)
+    return not graded and all(
+        tensor.device.type in ("cpu", "meta") and tensor.dtype in DTYPES for tensor in given
+    )
 
 
 def _scan_or(fallback: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,7 +146,8 @@ def _conv_or(fallback: Callable[..., Tensor]) -> Callable[..., Tensor]:
         activation: str | None = None,
         **others: Any,
     ) -> Tensor:
-        if activation in (None, "silu", "swish") and _usable(x, weight, bias):
+        known = activation in (None, "silu", "swish") and weight.shape[-1] <= WIDEST_CONVOLUTION
+        if known and _usable(x, weight, bias):
             return causal_conv1d(x, weight, bias, activation is not None)
         return fallback(x, weight, bias, activation=activation, **others)
 

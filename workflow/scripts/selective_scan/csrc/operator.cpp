@@ -6,6 +6,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -35,14 +36,13 @@ scan::Operand operand(const Tensor& t) {
     return {t.data_ptr(), type, t.stride(0), t.stride(-2), t.stride(-1)};
 }
 
-scan::Projection projection(const Tensor& t, int64_t groups) {
+scan::Projection projection(const Tensor& t) {
     scan::Projection p;
     if (t.dim() == 2) {
         p.constant = t.const_data_ptr<float>();
         return p;
     }
     p.rows = operand(t);
-    TORCH_CHECK(t.dim() == 3 || t.size(1) == groups, "B and C must have as many groups");
     p.group = t.dim() == 4 ? t.stride(1) : 0;
     return p;
 }
@@ -71,11 +71,13 @@ void run_blocks(const scan::Scan& s, float* state) {
 // Too few channels to occupy the threads: cut time into one slice more than there are threads.
 // The first pass finds how each slice but the last moves the state (slice 0, whose first state is
 // known, is finished at once); then the first state of every other slice is known and they run.
-void run_slices(const scan::Scan& s, int64_t threads, Tensor& state) {
+// False, with the state as it was, if something is not finite: exp(A * sum of delta) may overflow or
+// underflow where no single exp(A * delta) does, and 0 * inf is then not what the recurrence gives.
+bool run_slices(const scan::Scan& s, int64_t threads, Tensor& state) {
     const int64_t blocks = scan::count_blocks(s), slices = threads + 1;
     const auto from = [&](int64_t slice) { return s.length * slice / slices; };
     Tensor states = at::zeros({slices, state.numel()}, state.options());
-    Tensor decays = at::empty({slices, state.numel()}, state.options());
+    Tensor decays = at::zeros({slices, state.numel()}, state.options());
     states[0].copy_(state.flatten());
     const auto part = [&](int64_t slice, bool emit) {
         float* decay = emit ? nullptr : decays[slice].data_ptr<float>();
@@ -94,7 +96,16 @@ void run_slices(const scan::Scan& s, int64_t threads, Tensor& state) {
     at::parallel_for(1, slices, 1, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) part(i, true);
     });
+    if (!at::isfinite(states).all().item<bool>() || !at::isfinite(decays).all().item<bool>()) return false;
     state.copy_(states[threads].view_as(state));
+    return true;
+}
+
+bool fits(const Tensor& projection, const scan::Scan& s) {
+    const auto shape = projection.sizes();
+    return shape == at::IntArrayRef({s.channels, s.states}) ||
+           shape == at::IntArrayRef({s.batch, s.states, s.length}) ||
+           shape == at::IntArrayRef({s.batch, s.groups, s.states, s.length});
 }
 
 std::tuple<Tensor&, Tensor&> scan_out(const Tensor& u, const Tensor& delta, const Tensor& A_,
@@ -104,6 +115,9 @@ std::tuple<Tensor&, Tensor&> scan_out(const Tensor& u, const Tensor& delta, cons
     TORCH_CHECK(u.dim() == 3 && delta.sizes() == u.sizes() && out.sizes() == u.sizes() &&
                     (!z || z->sizes() == u.sizes()),
                 "u, delta, z and out must have one shape, (batch, dim, length)");
+    TORCH_CHECK(A_.dim() == 2 && A_.size(0) == u.size(1), "A must be (dim, state)");
+    for (const MaybeTensor& t : {D_, bias_})
+        TORCH_CHECK(!t || t->sizes() == at::IntArrayRef({u.size(1)}), "D and delta_bias must be (dim)");
     TORCH_CHECK(state.is_contiguous() && state.scalar_type() == at::kFloat &&
                     state.sizes() == at::IntArrayRef({u.size(0), u.size(1), A_.size(1)}),
                 "the state must be contiguous float32, (batch, dim, state)");
@@ -112,9 +126,12 @@ std::tuple<Tensor&, Tensor&> scan_out(const Tensor& u, const Tensor& delta, cons
     scan::Scan s{};
     s.batch = u.size(0), s.channels = u.size(1), s.length = u.size(2), s.states = A.size(1);
     s.groups = B.dim() == 4 ? B.size(1) : C.dim() == 4 ? C.size(1) : 1;
+    TORCH_CHECK(s.groups > 0 && s.channels % s.groups == 0 && fits(B, s) && fits(C, s),
+                "B and C must be (dim, state), (batch, state, length) or (batch, groups, state, length), "
+                "dim divisible by the groups");
     s.u = operand(u), s.delta = operand(delta), s.out = operand(out);
     if (z) s.z = operand(*z);
-    s.B = projection(B, s.groups), s.C = projection(C, s.groups);
+    s.B = projection(B), s.C = projection(C);
     s.A = A.const_data_ptr<float>();
     s.D = D.defined() ? D.const_data_ptr<float>() : nullptr;
     s.bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
@@ -122,11 +139,7 @@ std::tuple<Tensor&, Tensor&> scan_out(const Tensor& u, const Tensor& delta, cons
 
     const int64_t blocks = scan::count_blocks(s);
     const int64_t threads = std::min<int64_t>(at::get_num_threads(), s.length / kLeastSlice);
-    if (blocks * 2 > threads) {
-        run_blocks(s, state.data_ptr<float>());
-    } else {
-        run_slices(s, threads, state);
-    }
+    if (blocks * 2 > threads || !run_slices(s, threads, state)) run_blocks(s, state.data_ptr<float>());
     return {out, state};
 }
 
