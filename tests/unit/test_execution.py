@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from execution import ExecutionError, notices, require_accounting
+from execution import ExecutionError, notices, require_slurm
 
 FILLED_IN = {"slurm_account": "lab", "slurm_partition": "long"}
 
@@ -26,14 +26,39 @@ def test_what_is_not_filled_in_of_the_profile_is_named(missing, resources):
     assert line.startswith(f"{missing} is not filled in (profiles/slurm/config.yaml)")
 
 
-def test_accounting_that_answers_with_an_error_is_told_before_a_run_waits_for_it(
-    tmp_path, monkeypatch
-):
-    sacct = tmp_path / "sacct"
-    sacct.write_text("#!/bin/sh\necho storage is disabled >&2\nexit 1\n")
-    sacct.chmod(0o755)
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Commands of a Slurm with one partition, and accounting or none."""
+
+    def command(name, script):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+
     monkeypatch.setenv("PATH", str(tmp_path))
+    command("sbatch", "exit 1")
+    command("sacct", "")
+    command("sinfo", 'case "$*" in *--partition\\ nosuch) ;; *) echo cpu; esac')
+    return command
+
+
+def test_a_slurm_that_answers_is_let_work(slurm):
+    require_slurm("cpu", asks_sacct=True)
+    require_slurm(None, asks_sacct=False)
+
+
+def test_accounting_that_answers_with_an_error_is_told_before_a_run_waits_for_it(slurm):
+    slurm("sacct", "echo storage is disabled >&2\nexit 1")
     with pytest.raises(ExecutionError, match=r"storage is disabled.*slurm-status-command: squeue"):
-        require_accounting()
-    sacct.write_text("#!/bin/sh\n")
-    require_accounting()
+        require_slurm("cpu", asks_sacct=True)
+    require_slurm("cpu", asks_sacct=False)
+
+
+def test_a_partition_that_does_not_exist_is_told_with_those_that_do(slurm):
+    with pytest.raises(ExecutionError, match=r"no partition 'nosuch', only cpu"):
+        require_slurm("nosuch", asks_sacct=False)
+
+
+def test_a_machine_without_slurm_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ExecutionError, match="There is no `sbatch` here"):
+        require_slurm("cpu", asks_sacct=True)

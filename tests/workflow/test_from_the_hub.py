@@ -128,6 +128,28 @@ def test_a_revision_added_to_the_configuration_leaves_the_others_pinned(reposito
     assert run.jobs == {"resolve_revisions olmo", f"extract_unembedding olmo/{added}"}
 
 
+def test_a_pin_that_was_deleted_is_looked_up_again_and_a_moved_revision_made_again(
+    repository, tmp_path
+):
+    hub, commits = repository.hub, repository.commits
+    asked = ["main", REVISIONS[2]]
+    config = {"models": {"olmo": {"repo": REPO, "revisions": asked}}}
+    hub.move(REPO, "main", commits["main"])
+    succeed(tmp_path, config, "geometry", HF_ENDPOINT=hub.endpoint)
+    (tmp_path / "results/geometry/olmo/revisions.tsv").unlink()
+    hub.move(REPO, "main", commits[REVISIONS[0]])
+    run = succeed(tmp_path, config, "geometry", HF_ENDPOINT=hub.endpoint)
+    made = {job.split("/")[-1] for job in run.jobs if job.startswith(("extract", "transform"))}
+    assert made == {"main"}
+    now, then = (folder(where) for where in (tmp_path, repository.folder))
+    assert tensor_bytes(now / "main") == tensor_bytes(then / REVISIONS[0])
+    assert commits[REVISIONS[0]] in (now / "main/geometry.json").read_text()
+
+
+def folder(workspace):
+    return workspace / "results/geometry/olmo"
+
+
 def test_a_dry_run_makes_no_request(repository, tmp_path):
     repository.hub.requests.clear()
     run = succeed(tmp_path, repository.config, "--dry-run", HF_ENDPOINT=repository.hub.endpoint)

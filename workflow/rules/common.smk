@@ -10,7 +10,7 @@ from urllib.parse import unquote
 sys.path.insert(0, str(Path(workflow.basedir, "workflow", "scripts")))
 
 from configuration import ConfigurationError, load
-from execution import ExecutionError, notices, require_accounting
+from execution import ExecutionError, notices, require_slurm
 from provenance import code_digest
 from salvage import salvage
 from sizing import FETCH_MB, FETCH_MINUTES, matrix_width, memory_mb, runtime_minutes
@@ -79,9 +79,11 @@ def _read_once(path, changed):
     return read_revisions(Path(path))
 
 
-def commit(wildcards, input):
+def commit(wildcards):
     """Return the commit that a revision is pinned to; None until it is."""
-    return commits_of(input.pinned).get(unquote(wildcards.revision))
+    # Not of ``input``: Snakemake sees no change in a parameter that is computed from it.
+    pinned = Path("results/geometry", wildcards.model, "revisions.tsv")
+    return commits_of(pinned).get(unquote(wildcards.revision)) if pinned.is_file() else None
 
 
 def width(wildcards):
@@ -154,11 +156,12 @@ def announce():
     for job in list(workflow.dag.needrun_jobs())[:1]:  # any: they share the default resources
         for line in notices(executor, with_conda, job.resources):
             logger.warning(line)
-    if executor == "slurm" and workflow.executor_settings.status_command == "sacct":
-        try:
-            require_accounting()
-        except ExecutionError as error:
-            raise WorkflowError(str(error)) from None
+        if executor == "slurm":
+            asks_sacct = workflow.executor_settings.status_command == "sacct"
+            try:
+                require_slurm(job.resources.get("slurm_partition"), asks_sacct)
+            except ExecutionError as error:
+                raise WorkflowError(str(error)) from None
 
 
 def in_all(section):

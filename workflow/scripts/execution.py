@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from shutil import which
 
 TO_FILL_IN = {
     "slurm_account": "Slurm takes your default account",
@@ -33,17 +34,31 @@ def notices(executor: str, conda: bool, resources: Mapping[str, object]) -> list
     return lines
 
 
-def require_accounting() -> None:
-    """Raise ExecutionError where sacct cannot tell the state of jobs.
+def require_slurm(partition: str | None, asks_sacct: bool) -> None:
+    """Raise ExecutionError where a run on Slurm would fail without a reason, or wait for ever.
 
-    The Slurm executor asks it by default, and waits for ever for an answer that never comes.
+    Snakemake does not show why a group could not be submitted, and its executor waits for an
+    answer of sacct that may never come.
     """
-    asked = subprocess.run(
-        ["sacct", "--noheader", "--allocations"], capture_output=True, text=True, check=False
-    )
-    if asked.returncode:
+    if which("sbatch") is None:
         raise ExecutionError(
-            f"`sacct` cannot tell the state of jobs here ({asked.stderr.strip()}). Set "
+            "There is no `sbatch` here. Run this where jobs can be submitted, on a login node, or "
+            "without --profile profiles/slurm."
+        )
+    if asks_sacct and (refused := _asked("sacct", "--noheader", "--allocations").stderr.strip()):
+        raise ExecutionError(
+            f"`sacct` cannot tell the state of jobs here ({refused}). Set "
             "`slurm-status-command: squeue` in profiles/slurm/config.yaml, or give "
             "--slurm-status-command squeue."
         )
+    listed = ("sinfo", "--noheader", "--format=%R")
+    if partition and not _asked(*listed, "--partition", partition).stdout.strip():
+        known = ", ".join(_asked(*listed).stdout.split())
+        raise ExecutionError(
+            f"Slurm has no partition {partition!r}, only {known}. Change `slurm_partition` in "
+            "profiles/slurm/config.yaml."
+        )
+
+
+def _asked(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)

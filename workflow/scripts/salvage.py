@@ -49,10 +49,18 @@ def _name(job: Any) -> str:
 
 
 def _reasons(failed: Iterable[Any]) -> dict[str, Path]:
-    """Return {model/revision: log}; of the logs of a group the one that was written last."""
+    """Return {model/revision: log}; of the logs of a group the last one that says something.
+
+    Snakemake makes empty ones for the jobs of a failed group that never ran.
+    """
     logs = [(Path(path), _name(job)) for job in failed if job.wildcards for path in job.log]
-    logs.sort(key=lambda log: log[0].stat().st_mtime_ns if log[0].exists() else 0)
+    logs.sort(key=lambda log: _last_said(log[0]))
     return {name: path for path, name in logs}
+
+
+def _last_said(log: Path) -> int:
+    """Return when a log was written, in nanoseconds; 0 for one that says nothing."""
+    return log.stat().st_mtime_ns if log.exists() and log.stat().st_size else 0
 
 
 def _gather(persistence: Any, waiting: Iterable[Any], geometries: Sequence[Path]) -> list[str]:
