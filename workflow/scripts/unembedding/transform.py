@@ -108,10 +108,12 @@ def _kept(
     """Return which eigenvalues are inverted (d, bool), or raise where the rank forbids it."""
     width = len(eigenvalues)
     if rank < width and (on_rank_deficient == "error" or rank == 0):
-        why = f"{rows} rows give at most {rows - 1}" if rows <= width else "columns depend linearly"
+        why = f"{rows} rows give at most {rows - 1}"
+        if rows > width:
+            why = "columns depend on each other, to within rounding"
         advice = "`on_rank_deficient: pseudo_inverse` transforms the part that has full rank."
         if rank == 0:
-            why = f"all {rows} rows are equal"
+            why = f"all {rows} rows are equal, to within rounding"
             advice = (
                 "There is nothing to transform: see whether this checkpoint was trained, or name "
                 "another tensor with `unembedding:`."
