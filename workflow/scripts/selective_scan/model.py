@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from errors import UserError
-from selective_scan import patch
-from selective_scan.patch import use_fused_scan
+from selective_scan.patch import MIXERS, mixers_of, use_fused_scan
 
 # Functions by what they are for, transformers' and ours; none of them calls another. Whatever is
 # outside them is "other".
@@ -28,7 +27,7 @@ PARTS = {
 }
 # One projection is written as `@`, which a profiler of functions does not see: it is what these
 # spend themselves.
-MIXERS = ("MambaMixer.forward", "FalconMambaMixer.forward")
+FORWARDS = tuple(f"{mixer}.forward" for mixer in MIXERS)
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def _pretrained(path: str, revision: str | None) -> Any:
             f"mamba.model.path: transformers cannot load {place}: {error}\n"
             f"{needed}: config.json, and weights as transformers saves them."
         ) from error
-    if not any(type(module).__name__ in patch.MIXERS for module in model.modules()):
+    if not mixers_of(model):
         raise UserError(
             f"mamba.model.path: {place} is a {type(model).__name__}, without a selective scan. "
             f"{needed} of transformers."
@@ -188,7 +187,7 @@ def shares(profiler: cProfile.Profile) -> dict[str, float]:
         part: sum(entry.totaltime for name, entry in entries if name in names)
         for part, names in PARTS.items()
     }
-    spent["linear projections"] += sum(e.inlinetime for name, e in entries if name in MIXERS)
+    spent["linear projections"] += sum(e.inlinetime for name, e in entries if name in FORWARDS)
     spent["other"] = whole - sum(spent.values())
     return {part: seconds / whole for part, seconds in spent.items()}
 

@@ -41,7 +41,7 @@ def use_fused_scan(model: nn.Module, convolution: bool = True) -> Callable[[], N
     uses it already.
     """
     kernel()  # tells at once, and not in the first forward pass, if it is not loaded
-    mixers = [module for module in model.modules() if type(module).__name__ in MIXERS]
+    mixers = mixers_of(model)
     if not mixers:
         raise TypeError(
             f"{type(model).__name__} has no Mamba or FalconMamba mixer; use_fused_scan knows "
@@ -64,6 +64,11 @@ def use_fused_scan(model: nn.Module, convolution: bool = True) -> Callable[[], N
             del mixer.forward
 
     return undo
+
+
+def mixers_of(model: nn.Module) -> list[nn.Module]:
+    """Return the modules that hold a selective scan."""
+    return [module for module in model.modules() if type(module).__name__ in MIXERS]
 
 
 def _with_names(function: FunctionType, names: dict[str, Any]) -> FunctionType:
