@@ -4,6 +4,7 @@ import random
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -36,7 +37,11 @@ def numbers(folder: Path) -> dict[str, bytes]:
 
 
 def kill_one(driver: subprocess.Popen, chance: random.Random) -> str | None:
-    """Kill the driver or a job with SIGKILL, and return which; None where it is done already."""
+    """Kill the driver or a job with SIGKILL, and return which; None where it is done already.
+
+    The driver's jobs are killed with it, as where a node is lost, or end first, or go on beside
+    the next run.
+    """
     if driver.poll() is not None:
         return None
     try:
@@ -48,11 +53,20 @@ def kill_one(driver: subprocess.Popen, chance: random.Random) -> str | None:
         parent.kill()
     except psutil.NoSuchProcess:
         return None
-    if chance.random() < 0.5:  # a whole node is lost; otherwise its jobs go on without the driver
-        for job in jobs:
+    fate = chance.choice(["killed", "waited for", "left"])
+    for job in jobs if fate == "killed" else ():
+        with suppress(psutil.NoSuchProcess):
             job.kill()
-    psutil.wait_procs(jobs, timeout=60)
+    if fate != "left":
+        psutil.wait_procs(jobs, timeout=60)
     return "driver"
+
+
+def wait_for_those_left(folder: Path) -> None:
+    """Wait until no process works in a folder."""
+    everything = psutil.process_iter(["cwd"])
+    _, alive = psutil.wait_procs([p for p in everything if p.info["cwd"] == str(folder)], 60)
+    assert not alive
 
 
 def test_kills_at_any_moment_change_no_result_and_leave_nothing(undisturbed, tmp_path, report):
@@ -74,6 +88,7 @@ def test_kills_at_any_moment_change_no_result_and_leave_nothing(undisturbed, tmp
         if victim:
             killed[victim] += 1
         elif code == 0:
+            wait_for_those_left(folder)
             assert numbers(folder) == numbers(finished)
             shutil.rmtree(folder / "results")
         assert victim or code == 0, (tmp_path / "output").read_text()
@@ -82,6 +97,7 @@ def test_kills_at_any_moment_change_no_result_and_leave_nothing(undisturbed, tmp
                 assert "--unlock" in snakemake(folder, CONFIG).output
             succeed(folder, CONFIG, "--unlock")
     succeed(folder, CONFIG)
+    wait_for_those_left(folder)
     assert numbers(folder) == numbers(finished)
     assert {path.name for path in folder.iterdir()} == GIVEN | MADE
     assert not list((folder / "results").rglob("*.tmp"))

@@ -1,10 +1,13 @@
 """The whole workflow against a failing Hub, damaged intermediates, and files it may not write."""
 
+import itertools
 import shutil
 import subprocess
+import time
 
 import pytest
 from checkpoints import matrix, random_matrix
+from faults import FAULTS, FORMATS, NOT_TRIED_AGAIN, SHARDING, checkpoint, is_gamma
 from hub import Fault, LoopbackHub
 from independent import assert_geometry
 from promises import SOAK, TOKEN
@@ -36,9 +39,7 @@ def run(hub, tmp_path):
         hub.faults[:] = faults
         config = {"models": {"m": {"repo": REPO, "revisions": ["step*"]}}, "download": download}
         done = snakemake(folder, config, HF_ENDPOINT=hub.endpoint, HF_TOKEN=token)
-        everything = [path for path in folder.rglob("*") if path.is_file()]
-        assert not [path for path in everything if token.encode() in path.read_bytes()]
-        assert token not in done.output
+        assert_secret(done, folder, token)
         assert not [
             request
             for request in hub.requests
@@ -48,6 +49,13 @@ def run(hub, tmp_path):
         return done, folder / "results/geometry"
 
     return run
+
+
+def assert_secret(done, folder, token):
+    """Assert that a run shows the token neither on the terminal nor in any file."""
+    everything = [path for path in folder.rglob("*") if path.is_file()]
+    assert not [path for path in everything if token.encode() in path.read_bytes()]
+    assert token not in done.output
 
 
 @pytest.mark.parametrize("download", DOWNLOADS if SOAK else DOWNLOADS[:1])
@@ -67,6 +75,43 @@ def test_faults_that_pass_change_nothing_and_equal_revisions_are_marked(hub, run
     for plot in ("effective_rank", "condition_number"):
         assert "the same γ as another revision" in (results / f"m/plots/{plot}.svg").read_text()
     assert "step2 (= step1)" in (results / "m/plots/spectrum.svg").read_text()
+
+
+@pytest.mark.skipif(not SOAK, reason="in `make soak`")
+@pytest.mark.parametrize("download", DOWNLOADS)
+def test_each_fault_costs_at_most_its_own_checkpoint(tmp_path, download, report):
+    """One run over a model for each kind of fault, format and sharding, with its real waits."""
+    cases = list(itertools.product(FAULTS, FORMATS, SHARDING))
+    models = {f"m{i}": {"repo": f"lab/m{i}", "revisions": ["main"]} for i in range(len(cases))}
+    targets = [f"results/geometry/{name}/main/unembedding.safetensors" for name in models]
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with LoopbackHub() as hub:
+        for name, (kind, form, sharding) in zip(models, cases, strict=True):
+            hub.add(f"lab/{name}", "main", checkpoint(tmp_path / name, form, sharding))
+            hub.gate(f"lab/{name}", TOKEN)
+            hub.faults.append(Fault(rf"^/lab/{name}/.*\.(safetensors|bin)$", **FAULTS[kind]))
+        started = time.monotonic()
+        done = snakemake(
+            folder,
+            {"models": models, "download": download},
+            *("--cores", "24", *targets),
+            HF_ENDPOINT=hub.endpoint,
+            HF_TOKEN=TOKEN,
+        )
+        seconds = time.monotonic() - started
+    wrong = [n for n, target in enumerate(targets) if not is_gamma(folder / target)]
+    refused = [n for n in wrong if not (folder / targets[n]).exists()]
+    assert {cases[n][0] for n in refused} <= {*NOT_TRIED_AGAIN, "flipped byte"}
+    assert all(f"Error: lab/m{n}@main" in done.output for n in refused)
+    unseen = [cases[n] for n in wrong if n not in refused]  # where nothing gives a digest
+    assert {case[:2] for case in unseen} <= {("flipped byte", "safetensors")}
+    assert not unseen or download == "tensor"
+    assert_secret(done, folder, TOKEN)
+    report(
+        f"workflow, {download}: {len(cases)} faults, {len(cases) - len(wrong)} right, "
+        f"{len(refused)} an error; {len(hub.requests)} requests, {seconds:.0f} s"
+    )
 
 
 @pytest.mark.skipif(not SOAK, reason="in `make soak`")

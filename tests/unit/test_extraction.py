@@ -307,3 +307,15 @@ def test_a_revision_whose_folder_is_gone_is_named(tmp_path):
     checkpoint(tmp_path / "step1", {HEAD: torch.ones(2, 2)})
     with pytest.raises(GeometryError, match=f"no folder {tmp_path / 'step2'}"):
         open_source(tmp_path, None, "step2", "local", "tensor")
+
+
+def test_numbers_that_differ_from_the_archive_s_checksum_are_not_kept(tmp_path):
+    gamma = every_bfloat16().reshape(2048, 32)
+    source = checkpoint(tmp_path / "checkpoint", {HEAD: gamma}, file="pytorch_model.bin")
+    archive = tmp_path / "checkpoint" / "pytorch_model.bin"
+    content = bytearray(archive.read_bytes())
+    content[content.index(bits(gamma)) + 1000] ^= 1
+    archive.write_bytes(content)
+    with pytest.raises(GeometryError, match=f"tensor '{HEAD}' are not those of its checksum"):
+        extract_unembedding(source, tmp_path / "unembedding.safetensors", PROVENANCE)
+    assert list(tmp_path.iterdir()) == [tmp_path / "checkpoint"]

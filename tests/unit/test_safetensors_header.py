@@ -204,6 +204,14 @@ def test_tensors_that_overlap_are_named(tmp_path):
     assert refusal(tmp_path) == "is broken: tensors 'a' and 'b' overlap."
 
 
+def test_bytes_between_tensors_and_behind_the_last_are_refused(tmp_path):
+    later = {**ENTRY, "data_offsets": [27, 51]}
+    written(tmp_path, {"b": later, "a": ENTRY}, bytes(51))
+    assert refusal(tmp_path) == "is broken: 3 bytes before 'b' are no tensor's."
+    written(tmp_path, {"a": ENTRY}, bytes(26))
+    assert refusal(tmp_path) == "is broken: its last 2 bytes are no tensor's."
+
+
 def test_a_name_that_stands_twice_is_refused(tmp_path):
     entry = json.dumps(ENTRY).encode()
     written(tmp_path, b'{"a": ' + entry + b', "a": ' + entry + b"}")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tracemalloc
 import zipfile
+import zlib
 from argparse import Namespace
 from collections import OrderedDict
 from contextlib import suppress
@@ -17,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.serialization import get_crc32_options, set_crc32_options
 
 from unembedding import tensor_pickle
 from unembedding.errors import GeometryError
@@ -509,3 +511,27 @@ def test_a_directory_that_claims_gigabytes_is_refused_unread(tmp_path):
         file.seek(0, 2)
         file.write(end)
     assert "broken zip directory" in refusal(tmp_path)
+
+
+def test_a_damaged_pickle_is_refused(tmp_path):
+    saved(tmp_path, {"lm_head.weight": matrix()})
+    content = (tmp_path / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(content.replace(b"FloatStorage", b"HalfStorage_"))
+    assert "data.pkl are not those of its checksum" in refusal(tmp_path)
+
+
+def test_a_tensor_has_the_checksum_of_its_storage_where_it_fills_it(tmp_path):
+    whole = matrix()
+    tensors = tensors_of(saved(tmp_path, {"whole": whole, "part": whole[1:]}))
+    assert tensors["whole"].crc32 == zlib.crc32(bytes_of(whole))
+    assert tensors["part"].crc32 is None
+
+
+def test_an_archive_without_checksums_is_read(tmp_path):
+    computed = get_crc32_options()
+    set_crc32_options(False)
+    try:
+        saved(tmp_path, {"lm_head.weight": matrix()})
+    finally:
+        set_crc32_options(computed)
+    assert tensors_of(tmp_path)["lm_head.weight"].crc32 is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from unembedding.revisions import local_revisions
 from unembedding.sources import LocalFolder, Source
 from unembedding.stored import StoredTensor
 from unembedding.tensor_file import TensorWriter
+from unembedding.torch_archive import damaged
 
 UNEMBEDDING = "unembedding"
 
@@ -106,7 +108,11 @@ def _require_matrix(tensor: StoredTensor, source: Source) -> None:
 
 
 def _stream(source: Source, tensor: StoredTensor) -> Iterator[bytes]:
-    """Yield the bytes of a tensor, with a progress bar where someone watches."""
+    """Yield the bytes of a tensor, with a progress bar where someone watches.
+
+    Raises GeometryError behind the last one, where the file has a checksum and they do not fit it.
+    """
+    found = 0
     bar = tqdm(
         total=tensor.nbytes,
         desc=source.where(tensor.file),
@@ -120,6 +126,10 @@ def _stream(source: Source, tensor: StoredTensor) -> Iterator[bytes]:
         for chunk in source.stream(tensor.file, tensor.start, tensor.stop):
             yield chunk
             bar.update(len(chunk))
+            if tensor.crc32 is not None:
+                found = zlib.crc32(chunk, found)
+    if tensor.crc32 not in (None, found):
+        raise GeometryError(damaged(source.where(tensor.file), f"tensor {tensor.name!r}"))
 
 
 def _same_bytes(source: Source, tensor: StoredTensor, sha256: str, twin: StoredTensor) -> bool:

@@ -51,7 +51,6 @@ BREAKS = 50  # of one range, whatever they brought
 SLOWEST, WINDOW = 100_000, 60  # bytes that have to come in so many seconds
 LONGEST_WAIT = 300  # seconds, whatever the server asks for
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
-RATE_LIMIT = "the Hub's rate limit is reached (HTTP 429). Run again later, or with a token."
 FAILURES = (
     httpx2.HTTPError,
     httpx2.InvalidURL,
@@ -215,7 +214,7 @@ class Snapshot(LocalFolder):
             self.repository.fetch_again(name)
             self.bytes_fetched += self.sizes()[name]
             if (found := self._hash(name, expected)) != expected:
-                raise differs(self.repository.where(name), expected, found)
+                raise differs(self.repository.where(name), found)
             self.warnings.append(f"{name} was damaged in the Hub cache and has been fetched again.")
         self.verified.add(name)
 
@@ -239,7 +238,7 @@ def _cached(download: Callable[[], Result], where: str) -> Result:
 
     def refuse_long_waits(response: httpx2.Response) -> None:
         if (_wait_asked_for(response) or 0) > LONGEST_WAIT:
-            raise _refusal(f"{where}: {RATE_LIMIT}")
+            raise _refusal(f"{where}: {_busy(response.status_code)}")
 
     session = get_session()
     session.timeout = TIMEOUT
@@ -356,12 +355,22 @@ def explain(error: Exception, where: str) -> GeometryError:
     elif status == 401:
         advice = f"the Hub asks for a token (HTTP 401). {token}."
     elif status == 429:
-        advice = RATE_LIMIT
+        advice = _busy(status)
     elif status is not None:
         advice = f"the Hub answered HTTP {status} at {_url(error)}. Run again later."
     else:
         advice = f"{_reason(error)} (at {_url(error)}). Check the network and HF_ENDPOINT."
     return _refusal(f"{where}: {advice}")
+
+
+def _busy(status: int) -> str:
+    limit = status == 429
+    what = (
+        "the Hub's rate limit is reached"
+        if limit
+        else f"the Hub asks to wait over {LONGEST_WAIT} s"
+    )
+    return f"{what} (HTTP {status}). Run again later, or with a token."
 
 
 def _refusal(message: str) -> GeometryError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 from typing import Any
 
 from unembedding.errors import GeometryError
@@ -69,7 +68,7 @@ def read_header(source: Source, file: str) -> tuple[dict[str, StoredTensor], dic
         raise GeometryError(f"{where} has a broken safetensors header: {error}") from None
     for name, entry in header.items():
         _check(tensors[name], entry, size - 8 - length, where)
-    _check_apart(header, where)
+    _check_complete(header, size - 8 - length, where)
     return tensors, {str(k): str(v) for k, v in metadata.items()}
 
 
@@ -116,8 +115,18 @@ def _check(tensor: StoredTensor, entry: Mapping[str, Any], data_size: int, where
         )
 
 
-def _check_apart(header: Mapping[str, Any], where: str) -> None:
-    spans = sorted((*entry["data_offsets"], name) for name, entry in header.items())
-    for (_, stop, name), (start, _, other) in pairwise(spans):
-        if start < stop:
-            raise GeometryError(f"{where} is broken: tensors {name!r} and {other!r} overlap.")
+def _check_complete(header: Mapping[str, Any], data_size: int, where: str) -> None:
+    """Raise unless the tensors cover the data, each byte once, as the format demands."""
+    position, before = 0, "the header"
+    for start, stop, name in sorted((*entry["data_offsets"], n) for n, entry in header.items()):
+        if start < position:
+            raise GeometryError(f"{where} is broken: tensors {before!r} and {name!r} overlap.")
+        if start > position:
+            raise GeometryError(
+                f"{where} is broken: {start - position} bytes before {name!r} are no tensor's."
+            )
+        position, before = stop, name
+    if position < data_size:
+        raise GeometryError(
+            f"{where} is broken: its last {data_size - position} bytes are no tensor's."
+        )

@@ -117,14 +117,14 @@ def _genuine(source: Source, name: str, size: int) -> bytes:
     if digest_of(content, expected) != expected:
         content = read(source, name, 0, size)
         if (found := digest_of(content, expected)) != expected:
-            raise differs(source.where(name), expected, found)
+            raise differs(source.where(name), found)
     source.verified.add(name)
     return content
 
 
-def differs(where: str, expected: str, found: str) -> GeometryError:
+def differs(where: str, found: str) -> GeometryError:
     """Return the error of a file that came twice with other bytes than its origin announces."""
     return GeometryError(
-        f"{where} was fetched twice, and its bytes have the digest {found}; the Hub says "
-        f"{expected}. Something between the Hub and here changes files; try another network."
+        f"{where} was fetched twice, and its bytes have the digest {found}, not the Hub's. "
+        "Something between the Hub and here changes files; try another network."
     )

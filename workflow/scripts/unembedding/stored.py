@@ -22,6 +22,8 @@ class StoredTensor:
     zip_entry: int | None = None
     """Offset of that header, until ``torch_archive.locate`` has read how long it is."""
     contiguous: bool = True
+    crc32: int | None = None
+    """Checksum that the file gives for exactly these bytes, where it does."""
 
     @property
     def nbytes(self) -> int:

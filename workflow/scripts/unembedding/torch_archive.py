@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -108,7 +109,23 @@ def _entry(source: Source, file: str, entry: zipfile.ZipInfo) -> bytes:
     stop = start + entry.file_size
     if stop > source.sizes()[file]:
         raise GeometryError(f"{where} is broken: {entry.filename} ends behind the end of the file.")
-    return read(source, file, start, stop)
+    content = read(source, file, start, stop)
+    if _checksum(entry) not in (None, zlib.crc32(content)):
+        raise GeometryError(damaged(where, entry.filename))
+    return content
+
+
+def damaged(where: str, what: str) -> str:
+    """Return the message for bytes that differ from the checksum that their file gives."""
+    return (
+        f"{where}: the bytes of {what} are not those of its checksum (CRC-32). They were damaged "
+        "on the way, or are so where they come from; fetch them again."
+    )
+
+
+def _checksum(entry: zipfile.ZipInfo) -> int | None:
+    """Return an entry's CRC-32; PyTorch writes 0 where it was told to compute none."""
+    return entry.CRC or None
 
 
 def _stored(
@@ -119,6 +136,7 @@ def _stored(
     if entry.compress_type != zipfile.ZIP_STORED:
         raise GeometryError(f"{where} is compressed (tensor {name!r}); PyTorch never does that.")
     contiguous = _is_row_major(described)
+    whole = described.offset == 0 and count * size == entry.file_size
     if contiguous and (described.offset + count) * size > entry.file_size:
         raise GeometryError(
             f"{where} is broken: tensor {name!r} needs {(described.offset + count) * size} bytes "
@@ -132,6 +150,7 @@ def _stored(
         described.offset * size,
         entry.header_offset,
         contiguous,
+        _checksum(entry) if whole else None,
     )
 
 
