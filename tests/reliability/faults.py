@@ -38,6 +38,7 @@ SHARDING = {"single": "1GB", "sharded": "11KB"}
 
 def checkpoint(folder: Path, form: str, sharding: str) -> Path:
     """Write a checkpoint, of one file or of several, whose γ is GAMMA."""
+    folder.mkdir()
     tensors = {"model.embed_tokens.weight": random_matrix(2), "model.norm": FILLER}
     tensors["lm_head.weight"] = GAMMA.clone()
     save_torch_state_dict(

@@ -374,3 +374,10 @@ def test_a_path_that_no_folder_can_be_found_by_is_refused(path):
 def test_all_may_stand_in_a_list():
     found = load({"models": {"m": {"repo": "a/b", "revisions": ["all"]}}})
     assert found.models["m"].revisions == ["*"]
+
+
+def test_keys_of_the_mamba_section_that_would_have_no_effect_are_mistakes():
+    (line,) = mistakes(config(mamba={"model": {"revision": "main"}}))
+    assert line.startswith("mamba.model.revision: there is no `path:`")
+    (line,) = mistakes(config(mamba={"sequence": {"path": "lambda.fa"}}))
+    assert line.startswith("mamba.sequence.path: random tokens are read from no file")

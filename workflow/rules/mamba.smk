@@ -3,7 +3,7 @@
 In:  `mamba:` in the configuration, and the sequence file and model that it names, if any.
 Out: results/mamba/build/kernel.json  the compiled kernel: library, compiler, flags
      results/mamba/scan.csv, .svg     one row per variant and length; the log-log plot
-     results/mamba/profile/           before.txt, after.txt, model.json
+     results/mamba/profile/           before.txt, after.txt, comparison.txt, model.json
 """
 
 
@@ -61,6 +61,7 @@ rule profile_mamba_model:
     output:
         before=mamba_result("results/mamba/profile/before.txt", "mamba_model"),
         after=mamba_result("results/mamba/profile/after.txt", "mamba_model"),
+        comparison=mamba_result("results/mamba/profile/comparison.txt", "mamba_model"),
         summary=mamba_result("results/mamba/profile/model.json", "mamba_model"),
     log:
         "logs/mamba/profile_mamba_model.log",

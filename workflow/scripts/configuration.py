@@ -138,6 +138,13 @@ class MambaModel(Section):
     state: Count = 16
     vocabulary: Count = 1024
 
+    @field_validator("revision")
+    @classmethod
+    def _of_a_repository(cls, revision: str | None, info: ValidationInfo) -> str | None:
+        if revision is not None and info.data.get("path", "") is None:
+            raise ValueError("there is no `path:` that it would be a revision of")
+        return revision
+
 
 class Sequence(Section):
     """What the model reads: random tokens, or the characters of a text or FASTA file."""
@@ -151,6 +158,8 @@ class Sequence(Section):
     def _file_to_read(cls, path: str | None, info: ValidationInfo) -> str | None:
         if info.data.get("kind", "random") != "random" and path is None:
             raise ValueError(f"`kind: {info.data['kind']}` needs the `path` of a file")
+        if info.data.get("kind") == "random" and path is not None:
+            raise ValueError("random tokens are read from no file; add `kind: text` or `fasta`")
         return path
 
 

@@ -32,10 +32,11 @@ FORWARDS = tuple(f"{mixer}.forward" for mixer in MIXERS)
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two cProfile tables, and the numbers drawn from both."""
+    """Two cProfile tables, their top rows side by side, and the numbers drawn from both."""
 
     before: str
     after: str
+    side_by_side: str
     summary: dict[str, Any]
 
 
@@ -124,7 +125,6 @@ def compare(model: nn.Module, tokens: Tensor, repeats: int = 3) -> Comparison:
     after_logits = forward(model, tokens)
     after = profile(model, tokens)
     undo()
-    tables = {"before": table(before), "after": table(after)}
     times = interleaved(model, tokens, repeats)
     scale = before_logits.abs().max()
     summary = {
@@ -141,9 +141,8 @@ def compare(model: nn.Module, tokens: Tensor, repeats: int = 3) -> Comparison:
         # The process's peak so far, so the second is of both; the scan's own is what it adds.
         "peak_bytes_before": memory_before,
         "peak_bytes_in_all": peak_memory(),
-        "top_rows": {name: text.splitlines()[:20] for name, text in tables.items()},
     }
-    return Comparison(**tables, summary=summary)
+    return Comparison(table(before), table(after), side_by_side(before, after), summary)
 
 
 def interleaved(model: nn.Module, tokens: Tensor, repeats: int) -> dict[str, float]:
@@ -177,6 +176,33 @@ def table(profiler: cProfile.Profile) -> str:
     text = io.StringIO()
     pstats.Stats(profiler, stream=text).strip_dirs().sort_stats("tottime").print_stats(40)
     return text.getvalue()
+
+
+def side_by_side(before: cProfile.Profile, after: cProfile.Profile, rows: int = 15) -> str:
+    """The functions that take longest before or after, with their own seconds in both, and the
+    share of each part."""
+    spent = [_seconds(profiler) for profiler in (before, after)]
+    names = sorted(
+        spent[0].keys() | spent[1].keys(), key=lambda n: -max(s.get(n, 0) for s in spent)
+    )
+    lines = ["   before     after   seconds in the function itself"]
+    lines += [
+        "".join(f"{s[n]:9.4f} " if n in s else "        - " for s in spent) + f"  {n}"
+        for n in names[:rows]
+    ]
+    lines += ["", "   before     after   share of the forward pass"]
+    both = [shares(profiler) for profiler in (before, after)]
+    lines += ["".join(f"{s[part]:9.1%} " for s in both) + f"  {part}" for part in both[0]]
+    return "\n".join(lines) + "\n"
+
+
+def _seconds(profiler: cProfile.Profile) -> dict[str, float]:
+    """Seconds in each function itself, functions of one name added up."""
+    seconds: dict[str, float] = {}
+    for entry in profiler.getstats():
+        name = _name(entry.code)
+        seconds[name] = seconds.get(name, 0.0) + entry.inlinetime
+    return seconds
 
 
 def shares(profiler: cProfile.Profile) -> dict[str, float]:
