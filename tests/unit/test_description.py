@@ -141,6 +141,17 @@ def test_duplicates_are_marked_in_the_plots(tmp_path):
     assert "the same γ as another revision" in targets["effective_rank"].read_text()
 
 
+def test_each_run_of_a_stage_is_a_line_of_its_own(tmp_path):
+    names = ["stage1-step9-tokens1B", "stage2-ingredient1-step1-tokens1B"]
+    names += ["stage2-ingredient1-step2-tokens2B", "stage2-ingredient2-step1-tokens1B"]
+    paths = results_of(tmp_path / "m", **{name: seed for seed, name in enumerate(names)})
+    target = tmp_path / "effective_rank.svg"
+    decompositions = [path.parent / "decomposition" for path in paths]
+    plot_model("m", paths, decompositions, {"effective_rank": target})
+    for run in ("stage1", "stage2-ingredient1", "stage2-ingredient2"):
+        assert f">{run}<" in target.read_text()
+
+
 def test_the_summary_is_rebuilt_from_the_results_alone(tmp_path):
     written = results_of(tmp_path / "a", step20=0, main=1) + results_of(tmp_path / "b", step3=2)
     command = [sys.executable, "-m", "unembedding.description", str(tmp_path)]

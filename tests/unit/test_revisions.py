@@ -16,8 +16,25 @@ from unembedding.revisions import (
     parse_progress,
     read_revisions,
     resolve_revisions,
+    run_of,
     select_revisions,
 )
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("step512", ""),
+        ("step1000-tokens4B", ""),
+        ("step-1000_tokens_2.5T", ""),
+        ("stage1-step1000-tokens5B", "stage1"),
+        ("stage2-ingredient3-step23852-tokens51B", "stage2-ingredient3"),
+        ("seed3/step10", "seed3"),
+    ],
+)
+def test_checkpoints_of_one_run_share_its_name(name, run):
+    assert run_of(name) == run
+
 
 OLMO = [
     "main",

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from files import read_facts
 from plotting import save
 from unembedding.description import identical
+from unembedding.revisions import run_of
 from unembedding.tensor_file import TensorFile
 
 MOST_SPECTRA = 8  # lines that can still be told apart
@@ -48,6 +49,11 @@ class Point:
     def training(self) -> tuple[int, int] | None:
         training = self.geometry["training"]
         return (training["stage"], training["step"]) if training else None
+
+    @property
+    def run(self) -> str | None:
+        """The run whose steps make one line: stage 2 of OLMo has several, of other ingredients."""
+        return run_of(self.revision) if self.training else None
 
 
 def plot_model(
@@ -130,20 +136,20 @@ def _condition_number(axes: Axes, points: list[Point]) -> None:
 
 def _over_training(axes: Axes, points: list[Point], quantity: str) -> None:
     """Plot a quantity against the training step, or by revision where the names tell no step."""
-    stages = sorted({p.training[0] for p in points if p.training})
-    for index, stage in enumerate(stages):
-        line = [p for p in points if p.training and p.training[0] == stage]
+    runs = list(dict.fromkeys(p.run for p in points if p.run is not None))
+    for index, run in enumerate(runs):
+        line = [p for p in points if p.run == run]
         axes.plot(
             [p.training[1] for p in line if p.training],
             [p.geometry[quantity] for p in line],
-            color=str(0.5 * index / max(len(stages) - 1, 1)),
-            marker="os^D"[index % 4],
-            label=f"stage {stage}",
+            color=str(0.5 * index / max(len(runs) - 1, 1)),
+            marker="os^DvP<X>*"[index % 10],
+            label=run or "steps",
         )
     _mark_twins(axes, points, quantity)
-    if len(stages) > 1 or any(p.twin and p.training for p in points):
+    if len(runs) > 1 or any(p.twin and p.training for p in points):
         axes.legend(fontsize=8)
-    if stages:
+    if runs:
         axes.set_xlabel("training step (logarithmic from the first step on)")
         smallest = min((p.training[1] for p in points if p.training and p.training[1]), default=1)
         axes.set_xscale("symlog", linthresh=smallest)

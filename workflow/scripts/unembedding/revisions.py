@@ -46,6 +46,12 @@ def parse_progress(revision: str) -> Progress | None:
     )
 
 
+def run_of(revision: str) -> str:
+    """Return a revision's name without step and tokens, which the checkpoints of one run share."""
+    counted = r"(?:^|[-_/])(?:step|tokens)[-_]?\d+(?:\.\d+)?[KMBT]?"
+    return re.sub(counted, "", revision, flags=re.IGNORECASE).strip("-_/")
+
+
 def by_step(revision: str) -> tuple[bool, int, int, str]:
     """Sort key: revisions with a step first, in order of stage and step; the others by name."""
     progress = parse_progress(revision)
