@@ -229,6 +229,20 @@ def test_nothing_to_do_is_no_error():
         assert selective_scan_fn(**operands).shape == operands["u"].shape
 
 
+@pytest.mark.parametrize("form", ["default", "out"])
+def test_the_operator_is_what_torch_asks_of_one(form):
+    size = {"batch": 1, "groups": 1, "per_group": 17, "length": 40, "state": 5}
+    size |= dict.fromkeys(["D", "z", "bias", "initial_state"], True)
+    size |= {"dtype": torch.float32, "channels_contiguous": True, "softplus": True}
+    x = operands_of(size | {"B": "shared", "C": "constant"}, seed=0)
+    positional = [x[name] for name in ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")]
+    state = x["initial_state"].float().contiguous()
+    given = {"out": torch.empty_like(x["u"]), "state": state} if form == "out" else {}
+    positional += [True] if form == "out" else [True, state]
+    found = torch.library.opcheck(getattr(kernel().scan, form), tuple(positional), given)
+    assert set(found.values()) == {"SUCCESS"}
+
+
 def test_meta_tensors_have_the_shapes_of_the_results():
     operands = plain_case()
     y, state = selective_scan_fn(**operands, return_last_state=True)

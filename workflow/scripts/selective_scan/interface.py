@@ -91,7 +91,8 @@ def selective_scan_fn(
         state = u.new_zeros((*u.shape[:2], A.shape[1]), dtype=torch.float32)
         if initial_state is not None:
             state.copy_(initial_state)
-        y, state = scan.out(*operands, out=out, state=state)
+        scan.out(*operands, out=out, state=state)
+        y = out
     return (y, state) if return_last_state else y
 
 

@@ -108,10 +108,9 @@ bool fits(const Tensor& projection, const scan::Scan& s) {
            shape == at::IntArrayRef({s.batch, s.groups, s.states, s.length});
 }
 
-std::tuple<Tensor&, Tensor&> scan_out(const Tensor& u, const Tensor& delta, const Tensor& A_,
-                                      const Tensor& B_, const Tensor& C_, const MaybeTensor& D_,
-                                      const MaybeTensor& z, const MaybeTensor& bias_, bool softplus,
-                                      Tensor& out, Tensor& state) {
+void scan_out(const Tensor& u, const Tensor& delta, const Tensor& A_, const Tensor& B_,
+              const Tensor& C_, const MaybeTensor& D_, const MaybeTensor& z, const MaybeTensor& bias_,
+              bool softplus, Tensor& out, Tensor& state) {
     TORCH_CHECK(u.dim() == 3 && delta.sizes() == u.sizes() && out.sizes() == u.sizes() &&
                     (!z || z->sizes() == u.sizes()),
                 "u, delta, z and out must have one shape, (batch, dim, length)");
@@ -140,7 +139,6 @@ std::tuple<Tensor&, Tensor&> scan_out(const Tensor& u, const Tensor& delta, cons
     const int64_t blocks = scan::count_blocks(s);
     const int64_t threads = std::min<int64_t>(at::get_num_threads(), s.length / kLeastSlice);
     if (blocks * 2 > threads || !run_slices(s, threads, state)) run_blocks(s, state.data_ptr<float>());
-    return {out, state};
 }
 
 Tensor fresh_state(const Tensor& u, const Tensor& A, const MaybeTensor& initial) {
@@ -165,12 +163,8 @@ std::tuple<Tensor, Tensor> scan_meta(const Tensor& u, const Tensor&, const Tenso
                                                 u.options().dtype(at::kFloat))};
 }
 
-std::tuple<Tensor&, Tensor&> scan_out_meta(const Tensor&, const Tensor&, const Tensor&,
-                                           const Tensor&, const Tensor&, const MaybeTensor&,
-                                           const MaybeTensor&, const MaybeTensor&, bool, Tensor& out,
-                                           Tensor& state) {
-    return {out, state};
-}
+void scan_out_meta(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                   const MaybeTensor&, const MaybeTensor&, const MaybeTensor&, bool, Tensor&, Tensor&) {}
 
 Tensor conv_new(const Tensor& x, const Tensor& weight_, const MaybeTensor& bias_, bool silu) {
     TORCH_CHECK(x.dim() == 3 && weight_.dim() == 2 && weight_.size(0) == x.size(1) &&
@@ -202,7 +196,7 @@ TORCH_LIBRARY(SCAN_NAMESPACE, m) {
     m.def(
         "scan.out(Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, "
         "Tensor? delta_bias, bool delta_softplus, *, Tensor(a!) out, Tensor(b!) state) "
-        "-> (Tensor(a!), Tensor(b!))");
+        "-> ()");
     m.def("causal_conv1d(Tensor x, Tensor weight, Tensor? bias, bool silu) -> Tensor");
 }
 
