@@ -99,7 +99,7 @@ def against_limits(variants: list[Variant]) -> None:
                 Variant("length", lambda _, run=other: run()),
                 Variant("new", named["parallel, new output"].run),
             ]
-            ms = medians(runs, inputs, repeats=max(5, min(25, 25 * 8192 // length)))
+            ms = medians(runs, inputs, repeats=25)
             row = [str(length), str(dim), str(threads), f"{ms['limit']:.2f}"]
             row += [f"{ms[name] / ms['limit']:.2f}" for name in ("dim", "length", "new")]
             rows.append(row)

@@ -117,12 +117,9 @@ inline Rows load_rows(const Operand& op, int64_t batch, int64_t row, int lanes, 
         if (lanes == kLanes && op.row == 1) {
             for (; t < times; ++t) store(tile + t * kLanes, load_vec(p + t * op.time));
         } else if (lanes == kLanes && op.time == 1) {
-            Vec v[kLanes];
-            for (; t + kLanes <= times; t += kLanes) {
-                for (int i = 0; i < kLanes; ++i) v[i] = load_vec(p + i * op.row + t);
-                transpose(v);
-                std::memcpy(tile + t * kLanes, v, sizeof v);
-            }
+            for (; t + kLanes <= times; t += kLanes)
+                transpose([&](int i) { return load_vec(p + i * op.row + t); },
+                          [&](int i, Vec v) { store(tile + (t + i) * kLanes, v); });
         }
         for (; t < times; ++t)
             for (int i = 0; i < kLanes; ++i)
@@ -141,12 +138,9 @@ inline void store_rows(const Operand& op, int64_t batch, int64_t row, int lanes,
         if (lanes == kLanes && op.row == 1) {
             for (; t < times; ++t) store_vec(p + t * op.time, load(tile + t * kLanes));
         } else if (lanes == kLanes && op.time == 1) {
-            Vec v[kLanes];
-            for (; t + kLanes <= times; t += kLanes) {
-                std::memcpy(v, tile + t * kLanes, sizeof v);
-                transpose(v);
-                for (int i = 0; i < kLanes; ++i) store_vec(p + i * op.row + t, v[i]);
-            }
+            for (; t + kLanes <= times; t += kLanes)
+                transpose([&](int i) { return load(tile + (t + i) * kLanes); },
+                          [&](int i, Vec v) { store_vec(p + i * op.row + t, v); });
         }
         for (; t < times; ++t)
             for (int i = 0; i < lanes; ++i)

@@ -109,18 +109,18 @@ inline Vec softplus(Vec x) {
 
 inline Vec silu(Vec x) { return x / (exp_any(-x) + 1.0f); }
 
-// Transpose kLanes vectors in place: 4 x 4 elements within each quarter by two kinds of unpack, then
-// the quarters as blocks. A single rule for all steps is shorter, but needs shuffles across quarters.
+// Transpose the kLanes vectors that `row(i)` gives, and hand each column to `column(i, vector)`: 4 x 4
+// elements within each quarter by two kinds of unpack, then the quarters as blocks. A single rule for
+// all steps is shorter, but needs shuffles across quarters. Functions and not an array, because an
+// array goes through memory, and storing a vector costs as much as four shuffles.
 template <int... i>
-inline void unpack(const Vec* in, Vec* out, int step, std::integer_sequence<int, i...>) {
-    const Vec a = in[0], b = in[step];
+inline void unpack(const Vec a, const Vec b, Vec* out, std::integer_sequence<int, i...>) {
     out[0] = __builtin_shufflevector(a, b, (i / 4 * 4 + i % 4 / 2 + i % 2 * kLanes)...);
     out[1] = __builtin_shufflevector(a, b, (i / 4 * 4 + i % 4 / 2 + 2 + i % 2 * kLanes)...);
 }
 
 template <int... i>
-inline void unpack_pairs(const Vec* in, Vec* out, int step, std::integer_sequence<int, i...>) {
-    const Vec a = in[0], b = in[step];
+inline void unpack_pairs(const Vec a, const Vec b, Vec* out, std::integer_sequence<int, i...>) {
     out[0] = __builtin_shufflevector(a, b, (i / 4 * 4 + i % 2 + i % 4 / 2 * kLanes)...);
     out[1] = __builtin_shufflevector(a, b, (i / 4 * 4 + i % 2 + 2 + i % 4 / 2 * kLanes)...);
 }
@@ -134,27 +134,33 @@ inline void split_quarters(const Vec a, const Vec b, Vec* even, Vec* odd,
     *odd = __builtin_shufflevector(a, b, (i / half * kLanes + i % half / 4 * 8 + 4 + i % 4)...);
 }
 
-inline void transpose(Vec* rows) {
+template <class Row, class Column>
+__attribute__((always_inline)) inline void transpose(Row row, Column column) {
     constexpr auto lanes = std::make_integer_sequence<int, kLanes>();
     Vec s[kLanes], t[kLanes];
+#pragma GCC unroll 4
     for (int k = 0; k < kLanes; k += 4) {
-        unpack(rows + k, s + k, 1, lanes);
-        unpack(rows + k + 2, s + k + 2, 1, lanes);
-        unpack_pairs(s + k, t + k, 2, lanes);
-        unpack_pairs(s + k + 1, t + k + 2, 2, lanes);
+        unpack(row(k), row(k + 1), s + k, lanes);
+        unpack(row(k + 2), row(k + 3), s + k + 2, lanes);
+        unpack_pairs(s[k], s[k + 2], t + k, lanes);
+        unpack_pairs(s[k + 1], s[k + 3], t + k + 2, lanes);
     }
     // t[4 q + c] now holds, in its quarter p, rows 4 q .. 4 q + 3 of column 4 p + c.
+#pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
 #if defined(__AVX512F__)
-        Vec even[2], odd[2];
+        Vec even[2], odd[2], out[4];
         split_quarters(t[c], t[c + 4], &even[0], &odd[0], lanes);
         split_quarters(t[c + 8], t[c + 12], &even[1], &odd[1], lanes);
-        split_quarters(even[0], even[1], &rows[c], &rows[c + 8], lanes);
-        split_quarters(odd[0], odd[1], &rows[c + 4], &rows[c + 12], lanes);
+        split_quarters(even[0], even[1], &out[0], &out[2], lanes);
+        split_quarters(odd[0], odd[1], &out[1], &out[3], lanes);
+        for (int p = 0; p < 4; ++p) column(4 * p + c, out[p]);
 #elif defined(__AVX2__)
-        split_quarters(t[c], t[c + 4], &rows[c], &rows[c + 4], lanes);
+        Vec out[2];
+        split_quarters(t[c], t[c + 4], &out[0], &out[1], lanes);
+        for (int p = 0; p < 2; ++p) column(4 * p + c, out[p]);
 #else
-        rows[c] = t[c];
+        column(c, t[c]);
 #endif
     }
 }
