@@ -18,7 +18,7 @@ include: "workflow/rules/mamba.smk"
 rule all:
     default_target: True
     input:
-        rules.geometry.input,
+        rules.geometry.input if CONFIG.models else [],
         # Not for the many runs of a sweep: only where the configuration has their sections.
         rules.backends.input if in_all("backends") else [],
         rules.mamba.input if in_all("mamba") else [],

@@ -381,3 +381,8 @@ def test_keys_of_the_mamba_section_that_would_have_no_effect_are_mistakes():
     assert line.startswith("mamba.model.revision: there is no `path:`")
     (line,) = mistakes(config(mamba={"sequence": {"path": "lambda.fa"}}))
     assert line.startswith("mamba.sequence.path: random tokens are read from no file")
+
+
+@pytest.mark.parametrize("section", ["mamba", "backends"])
+def test_the_other_branches_need_no_model(section):
+    assert load({section: {}}).models == {}

@@ -12,6 +12,7 @@ from selective_scan.benchmark import (
     TooFewCores,
     add_exponents,
     benchmark,
+    expected_seconds,
     rounds,
     spread,
     table,
@@ -95,7 +96,7 @@ def test_more_threads_than_cores_are_refused():
     ],
 )
 def test_what_cannot_run_at_a_length_is_left_out_with_the_reason(variant, reason):
-    row = run(EINSUM, variant, lengths=[8])[1]
+    row = run(EINSUM, variant, lengths=[8])[-1]
     assert row["skipped"].startswith(reason)
     assert "median_ms" not in row and row["error"] is None
 
@@ -103,6 +104,25 @@ def test_what_cannot_run_at_a_length_is_left_out_with_the_reason(variant, reason
 def test_what_would_take_too_long_at_the_next_length_is_left_out():
     rows = run(EINSUM, lengths=[4, 8], seconds_per_call=0)
     assert rows[0]["skipped"] == "" and rows[1]["skipped"].startswith("a call would take about")
+
+
+@pytest.mark.parametrize(("order", "expected"), [(1, 8.0), (2, 32.0)])
+def test_how_long_a_call_takes_is_judged_by_the_length_it_was_measured_at(order, expected):
+    variant = Variant("v", scan_einsum, order=order)
+    assert expected_seconds(variant, 400, {"v": (100, 2.0)}) == expected
+    assert expected_seconds(variant, 400, {}) == 0
+
+
+def test_what_is_run_at_a_tiny_length_only_is_measured_there():
+    rows = run(EINSUM, Variant("loops", scan_loops, longest=(2, "Python")), lengths=[8, 4])
+    assert [(row["variant"], row["length"], row["skipped"]) for row in rows] == [
+        ("einsum", 2, ""),
+        ("loops", 2, ""),
+        ("einsum", 4, ""),
+        ("loops", 4, "only to length 2: Python"),
+        ("einsum", 8, ""),
+        ("loops", 8, "only to length 2: Python"),
+    ]
 
 
 def test_a_slow_variant_sits_out_all_rounds_but_two():

@@ -74,7 +74,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
     [
         ("no-such-compiler -O1", "names no program"),
         ("g++ 'quote", "cannot be read"),
-        ("true", "`true` wrote no library"),
+        ("true", "`true` (.*) cannot compile the scan kernel: install GCC 12 or newer"),
     ],
 )
 def test_a_cxx_that_is_no_compiler_is_an_error(monkeypatch, tmp_path, named, message):
@@ -105,13 +105,34 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch, tmp_path):
 def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
     compiler = tmp_path / "broken"
     compiler.write_text(
-        '#!/bin/sh\n[ "$1" = --version ] || { echo no luck; exit 1; }\necho broken\n'
+        '#!/bin/sh\ncase "$1" in --version) ;; -dM) echo "#define __GNUC__ 12";;'
+        " *) echo no luck; exit 1;; esac\n"
     )
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     with pytest.raises(BuildError, match="no luck"):
         load_kernel(tmp_path)
     assert not list(tmp_path.glob("*.so"))
+
+
+@pytest.mark.parametrize("macros", ["__GNUC__ 11", "__GNUC__ 14\n#define __clang__ 1"])
+def test_a_compiler_that_is_too_old_or_another_is_told_from_gcc(monkeypatch, tmp_path, macros):
+    old = tmp_path / "old"
+    old.write_text(f"#!/bin/sh\n[ $1 = --version ] && echo Old 1.1 || echo '#define {macros}'\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("CXX", str(old))
+    with pytest.raises(BuildError, match=r"\(Old 1\.1\) cannot compile .* install GCC 12"):
+        build.find_compiler()
+
+
+def test_a_newer_compiler_is_taken_where_the_usual_one_is_too_old(monkeypatch, tmp_path):
+    for name, version in (("g++", 11), ("g++-13", 13)):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\necho '#define __GNUC__ {version}'\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert build.find_compiler() == ["g++-13"]
 
 
 def test_before_loading_it_says_how(monkeypatch, inputs):

@@ -1,5 +1,7 @@
 """transformers' models with the fused scan and without it."""
 
+import copy
+
 import pytest
 import torch
 
@@ -68,7 +70,8 @@ def test_training_keeps_the_original_code(model):
     use_fused_scan(model)
     tokens = torch.randint(50, (1, 9))
     model.train()
-    model(tokens, labels=tokens).loss.backward()
+    with pytest.warns(UserWarning, match=r"call the model under torch\.inference_mode"):
+        model(tokens, labels=tokens).loss.backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
@@ -95,6 +98,36 @@ def test_an_old_undo_leaves_a_later_patch(model):
     old()
     with pytest.raises(RuntimeError, match="already"):
         use_fused_scan(model)
+
+
+def test_a_copy_computes_with_its_own_weights(model):
+    tokens = torch.randint(50, (1, 9))
+    use_fused_scan(model)
+    before = logits(model, tokens)
+    other = copy.deepcopy(model)
+    assert torch.equal(logits(other, tokens), before)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(0.5)
+    assert torch.equal(logits(model, tokens), before)
+    assert not torch.equal(logits(other, tokens), before)
+
+
+def test_a_patched_model_is_not_pickled_whole(model, tmp_path):
+    undo = use_fused_scan(model)
+    with pytest.raises(TypeError, match="undo that first, or save its weights"):
+        torch.save(model, tmp_path / "model.pt")
+    undo()
+    torch.save(model, tmp_path / "model.pt")
+
+
+def test_a_weight_on_another_device_is_no_reason_to_be_wrong(model):
+    tokens = torch.randint(50, (1, 9))
+    use_fused_scan(model)
+    mixer = model.backbone.layers[0].mixer
+    mixer.A_log = torch.nn.Parameter(mixer.A_log.to("meta"))
+    with pytest.raises(RuntimeError, match="device"):
+        logits(model, tokens)
 
 
 def test_other_models_of_the_class_stay_as_they_are(model):

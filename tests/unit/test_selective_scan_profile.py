@@ -1,10 +1,12 @@
 """A whole model profiled before and after: what it reads, and what is drawn from the two passes."""
 
+import json
 from inspect import unwrap
 from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from errors import UserError
 from selective_scan.model import compare, forward, load_model, load_tokens, shares, side_by_side
@@ -47,6 +49,19 @@ def a_model_without_a_scan(folder):
     GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)).save_pretrained(folder)
 
 
+def weights_of_another_shape(folder):
+    load_model(layers=1, width=16, state=4, vocabulary=40).save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 41}))
+
+
+def weights_that_lack_one(folder):
+    load_model(layers=1, width=16, state=4, vocabulary=40).save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["backbone.layers.0.mixer.A_log"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def a_broken_config(folder):
     folder.mkdir()
     (folder / "config.json").write_text("{")
@@ -64,6 +79,8 @@ def truncated_weights(folder):
         (a_model_without_a_scan, "is a GPT2LMHeadModel, without a selective scan"),
         (a_broken_config, "config.json"),
         (truncated_weights, "cannot load"),
+        (weights_of_another_shape, "cannot load"),
+        (weights_that_lack_one, "lacks 1 weights, backbone.layers.0.mixer.A_log among them"),
         (lambda folder: folder.mkdir(), "config.json"),
         (lambda folder: None, "cannot load"),
         (lambda folder: folder.touch(), "cannot load"),
@@ -75,7 +92,6 @@ def test_a_path_without_a_mamba_is_told_by_its_key_and_place(tmp_path, monkeypat
     with pytest.raises(UserError, match=r"^mamba\.model\.path: ") as raised:
         load_model(str(tmp_path / "model"))
     assert said in str(raised.value) and str(tmp_path / "model") in str(raised.value)
-    assert "Mamba or FalconMamba" in str(raised.value)
 
 
 def test_random_tokens_are_of_the_vocabulary_and_the_same_each_time(tokens):
@@ -90,7 +106,7 @@ def test_a_text_is_read_as_bytes(tmp_path):
 
 
 def test_a_fasta_file_is_read_without_its_headers(tmp_path):
-    (tmp_path / "a.fa").write_text(">one\nGAT\nTA\n>two\nCA\n")
+    (tmp_path / "a.fa").write_text("\ufeff>one\n;a comment\nGAT\nT A\n>two\nCA\n")
     tokens = load_tokens(256, "fasta", str(tmp_path / "a.fa"), length=6)
     assert bytes(tokens[0].tolist()) == b"GATTAC"
 
@@ -194,7 +210,7 @@ def test_the_summary_tells_times_speed_up_memory_and_difference(result):
     for name, seconds in summary["seconds"].items():
         assert summary["speed_up"][name] == summary["seconds"]["off"] / seconds
     assert 0 < summary["largest_relative_difference_in_logits"] < 1e-5
-    assert 0 < summary["peak_bytes_before"] <= summary["peak_bytes_in_all"]
+    assert all(peak > 2**20 for peak in summary["peak_bytes"].values())
     assert (summary["length"], summary["parameters"]) == (30, 2880)
 
 

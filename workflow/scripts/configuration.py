@@ -188,7 +188,9 @@ class Backends(Section):
 class Config(Section):
     """The whole configuration."""
 
-    models: Annotated[dict[Annotated[str, AfterValidator(_folder)], Model], Field(min_length=1)]
+    models: Annotated[
+        dict[Annotated[str, AfterValidator(_folder)], Model], Field(min_length=1)
+    ] = {}
     backend: Literal["auto", "numpy", "torch", "cupy"] = "auto"
     precision: Literal["float64", "float32"] = "float64"
     on_rank_deficient: Literal["error", "pseudo_inverse"] = "error"
@@ -218,6 +220,8 @@ def load(values: Mapping[str, Any], files: Iterable[str | Path] = ()) -> Config:
     """
     mistakes = [line for file in files for line in _duplicate_keys(Path(file))]
     mistakes += _shared_folders(values)
+    if not values.keys() & {"models", "mamba", "backends"}:
+        mistakes.append("models: missing")
     try:
         config = Config.model_validate(values)
     except ValidationError as error:

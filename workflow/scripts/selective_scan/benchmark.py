@@ -67,22 +67,26 @@ def benchmark(
 ) -> list[Row]:
     """One row for each variant and length; what was left out has its reason under `skipped`.
 
+    The lengths beyond which a variant is not run are measured too, of all variants.
+
     Raises Disagreement if a variant's output is further than TOLERANCE from the float64 recurrence.
     """
     require_cores(threads)
     torch.set_num_threads(threads)
     rows: list[Row] = []
-    seconds: dict[str, float] = {}  # of each variant's last call, by which the next is judged
-    for previous, length in zip([0, *lengths], lengths, strict=False):
+    known: dict[str, tuple[int, float]] = {}  # length and seconds, by which the next is judged
+    tiny = {v.longest[0] for v in variants if v.longest}
+    for length in sorted({*lengths, *tiny}):
         inputs = make_inputs(batch, dim, length, state)
-        growth = length / previous if previous else 1.0
         reasons = {
-            v.name: reason_to_skip(v, inputs, seconds.get(v.name, 0.0) * growth, seconds_per_call)
+            v.name: reason_to_skip(v, inputs, expected_seconds(v, length, known), seconds_per_call)
             for v in variants
         }
         chosen = [v for v in variants if not reasons[v.name]]
+        seconds: dict[str, float] = {}
         errors = check(chosen, inputs, seconds)
         times = rounds(chosen, inputs, repeats, seconds, seconds_per_call)
+        known |= {name: (length, statistics.median(own)) for name, own in times.items()}
         base = {"length": length, "batch": batch, "dim": dim, "state": state, "dtype": "float32"}
         for v in variants:
             row = {"variant": v.name, **base, "threads": 1 if v.one_thread else threads}
@@ -91,6 +95,12 @@ def benchmark(
             rows.append(row | (spread(measured) if measured else {}))
     add_exponents(rows)
     return rows
+
+
+def expected_seconds(variant: Variant, length: int, known: dict[str, tuple[int, float]]) -> float:
+    """What a call at this length would take, by the longest one that was measured; else 0."""
+    measured, seconds = known.get(variant.name, (length, 0.0))
+    return seconds * (length / measured) ** variant.order
 
 
 def reason_to_skip(variant: Variant, inputs: Inputs, expected: float, allowed: float) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -36,9 +37,12 @@ LEVELS: dict[str, tuple[str, ...]] = {
 # The two -fno- flags only drop errno and floating-point traps, which nobody here reads.
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fopenmp")
 
+LEAST_GCC = 12  # __builtin_shufflevector, and _Float16 in C++
+COMPILERS = ("g++", "g++-15", "g++-14", "g++-13", "g++-12", "c++")  # looked for in this order
 INSTALL_HINT = (
-    "install one, for example with `apt install g++` or `conda install -c conda-forge gxx`, "
-    "or name yours in the environment variable CXX"
+    f"install GCC {LEAST_GCC} or newer, for example with `apt install g++` (on older systems "
+    f"`apt install g++-{LEAST_GCC}`) or `conda install -c conda-forge gxx`, or name yours in the "
+    "environment variable CXX"
 )
 
 
@@ -82,7 +86,7 @@ def require_level(level: str) -> None:
 
 
 def find_compiler() -> list[str]:
-    """The C++ compiler and its arguments: $CXX, else g++, else c++.
+    """The C++ compiler and its arguments: $CXX, else the first of COMPILERS that is new enough.
 
     Raises BuildError if there is none.
     """
@@ -93,10 +97,23 @@ def find_compiler() -> list[str]:
         raise BuildError(f"CXX={named} cannot be read as a command: {error}") from error
     if command and not shutil.which(command[0]):
         raise BuildError(f"CXX={named} names no program: correct it, or unset it to use g++")
-    for candidate in (command, ["g++"], ["c++"]):
-        if candidate and shutil.which(candidate[0]):
+    found = [command] if command else [[name] for name in COMPILERS if shutil.which(name)]
+    if not found:
+        raise BuildError(f"no C++ compiler was found to compile the scan kernel: {INSTALL_HINT}")
+    for candidate in found:
+        if gcc_version(candidate) >= LEAST_GCC:
             return candidate
-    raise BuildError(f"no C++ compiler was found to compile the scan kernel: {INSTALL_HINT}")
+    raise BuildError(
+        f"`{shlex.join(found[0])}` ({compiler_version(found[0])}) cannot compile the scan kernel: "
+        f"{INSTALL_HINT}"
+    )
+
+
+def gcc_version(compiler: list[str]) -> int:
+    """The major version of a GCC, by its macros; 0 for any other compiler."""
+    macros = _run([*compiler, "-dM", "-E", "-x", "c++", os.devnull])
+    version = re.search(r"^#define __GNUC__ (\d+)$", macros, re.MULTILINE)
+    return int(version[1]) if version and "__clang__" not in macros else 0
 
 
 def compiler_version(compiler: list[str]) -> str:

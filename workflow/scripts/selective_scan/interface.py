@@ -106,11 +106,18 @@ def causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) ->
 
 
 def _check_kinds(given: dict[str, Tensor]) -> None:
+    for name in ("u", "delta", "A", "B", "C"):
+        if name not in given:
+            raise TypeError(f"{name} must be a tensor, not None")
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a tensor, not {type(tensor).__name__}")
         if tensor.device.type not in ("cpu", "meta"):
             raise TypeError(f"{name} is on {tensor.device}: this scan runs on the CPU only")
+        if tensor.is_meta != given["u"].is_meta:
+            raise TypeError(f"{name} is on {tensor.device}, and u on {given['u'].device}")
+        if tensor.layout != torch.strided:
+            raise TypeError(f"{name} is {tensor.layout}: use a dense tensor")
         if tensor.is_complex():
             raise TypeError(f"{name} is complex: only the real selective scan is implemented")
         if tensor.dtype not in DTYPES:

@@ -7,6 +7,7 @@ import io
 import pstats
 import resource
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -70,18 +71,27 @@ def _pretrained(path: str, revision: str | None) -> Any:
     needed = "Give a repository of the Hub or a local folder with a Mamba or FalconMamba model"
     place = f"{path!r}" + (f" at revision {revision!r}" if revision else "")
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, revision=revision).eval()
-    except (OSError, ValueError, SafetensorError) as error:
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            path, revision=revision, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(
             f"mamba.model.path: transformers cannot load {place}: {error}\n"
             f"{needed}: config.json, and weights as transformers saves them."
         ) from error
+    model, loaded = found
     if not mixers_of(model):
         raise UserError(
             f"mamba.model.path: {place} is a {type(model).__name__}, without a selective scan. "
             f"{needed} of transformers."
         )
-    return model
+    if loaded["missing_keys"]:
+        names = ", ".join(sorted(loaded["missing_keys"])[:3])
+        raise UserError(
+            f"mamba.model.path: {place} lacks {len(loaded['missing_keys'])} weights, {names} among "
+            "them. Fetch it again, or give another one."
+        )
+    return model.eval()
 
 
 def load_tokens(
@@ -97,7 +107,7 @@ def load_tokens(
     if path is None:
         raise ValueError(f"mamba.sequence.kind is {kind!r}, which needs mamba.sequence.path")
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
             f"mamba.sequence.path: {path} is not text in UTF-8 (byte {error.start}). "
@@ -108,7 +118,8 @@ def load_tokens(
             f"mamba.sequence.path: {path} cannot be read ({error.strerror}). Name a file of text."
         ) from error
     if kind == "fasta":
-        text = "".join(line.strip() for line in text.splitlines() if not line.startswith(">"))
+        bases = (line for line in text.splitlines() if not line.startswith((">", ";")))
+        text = "".join("".join(bases).split())
     if not text:
         found = "no sequence, only headers or nothing" if kind == "fasta" else "no character"
         raise UserError(f"mamba.sequence.path: {path} has {found}. Name a file that has some.")
@@ -118,11 +129,14 @@ def load_tokens(
 
 def compare(model: nn.Module, tokens: Tensor, repeats: int = 3) -> Comparison:
     """Profile a forward pass with the fused scan off and on; compare times and logits."""
+    reset_peak_memory()
     before_logits = forward(model, tokens)
+    memory = {"before": peak_memory()}
     before = profile(model, tokens)
-    memory_before = peak_memory()
     undo = use_fused_scan(model)
+    reset_peak_memory()
     after_logits = forward(model, tokens)
+    memory["after"] = peak_memory()
     after = profile(model, tokens)
     undo()
     times = interleaved(model, tokens, repeats)
@@ -138,9 +152,7 @@ def compare(model: nn.Module, tokens: Tensor, repeats: int = 3) -> Comparison:
         "largest_relative_difference_in_logits": (
             (after_logits - before_logits).abs().max() / scale
         ).item(),
-        # The process's peak so far, so the second is of both; the scan's own is what it adds.
-        "peak_bytes_before": memory_before,
-        "peak_bytes_in_all": peak_memory(),
+        "peak_bytes": memory,
     }
     return Comparison(table(before), table(after), side_by_side(before, after), summary)
 
@@ -222,6 +234,16 @@ def _name(code: CodeType | str) -> str:
     return code if isinstance(code, str) else code.co_qualname
 
 
+def reset_peak_memory() -> None:
+    """Let `peak_memory` count from now on, where the system can (Linux's proc(5), clear_refs)."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def peak_memory() -> int:
-    """The most bytes this process has had resident."""
+    """The most bytes this process has had resident, since the last reset if there was one."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

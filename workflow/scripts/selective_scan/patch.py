@@ -10,7 +10,9 @@ spares a copy. Other models, and the class, stay as they are.
 
 from __future__ import annotations
 
+import copy
 import inspect
+import warnings
 from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
@@ -29,16 +31,20 @@ from selective_scan.interface import (
 
 MIXERS = ("MambaMixer", "FalconMambaMixer")
 _FLAG = "_fused_scan"
+NEEDS_GRADIENTS = (
+    "the fused scan has no backward pass, so transformers' own runs where gradients are on: call "
+    "the model under torch.inference_mode() or torch.no_grad()"
+)
 
 
 def use_fused_scan(model: nn.Module, convolution: bool = True) -> Callable[[], None]:
     """Run the selective scan of every mixer of a Mamba or FalconMamba model by the fused kernel.
 
     convolution: the causal convolution and its SiLU too. Returns a function that undoes it all.
-    Training, other devices than the CPU, other dtypes than float32, bfloat16 and float16, wider
-    convolutions than 32 and generation's steps of one token keep transformers' code. Raises
-    TypeError if the model has no such mixer, RuntimeError if the kernel is not loaded or the model
-    uses it already.
+    Calls with gradients on (which warn), other devices than the CPU, other dtypes than float32,
+    bfloat16 and float16, wider convolutions than 32 and generation's steps of one token keep
+    transformers' code. Raises TypeError if the model has no such mixer, RuntimeError if the kernel
+    is not loaded or the model uses it already.
     """
     kernel()  # tells at once, and not in the first forward pass, if it is not loaded
     mixers = mixers_of(model)
@@ -88,6 +94,15 @@ class _View:
     def __init__(self, original: Any, **seen: Callable[[Any], Any]) -> None:
         self._original, self._seen = original, seen
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> _View:
+        return _View(copy.deepcopy(self._original, memo), **self._seen)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a model that uses the fused scan cannot be pickled: undo that first, or save its "
+            "weights (state_dict, save_pretrained)"
+        )
+
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._original, name)
         return self._seen[name](attribute) if name in self._seen else attribute
@@ -116,8 +131,13 @@ def _no_copy(linear: nn.Module) -> _View:
 def _usable(*tensors: Tensor | None) -> bool:
     given = [tensor for tensor in tensors if tensor is not None]
     graded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
-    return not graded and all(
-        tensor.device.type in ("cpu", "meta") and tensor.dtype in DTYPES for tensor in given
+    if graded:
+        warnings.warn(NEEDS_GRADIENTS, stacklevel=2)
+    return (
+        not graded
+        and len({tensor.device for tensor in given}) == 1
+        and given[0].device.type in ("cpu", "meta")
+        and all(tensor.dtype in DTYPES for tensor in given)
     )
 
 

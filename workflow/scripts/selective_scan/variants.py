@@ -21,6 +21,8 @@ from torch.nn import functional as F
 from selective_scan import build as _build
 from selective_scan.interface import selective_scan_fn
 
+TINY = 32  # length; to compile so many steps of an unrolled loop takes ten seconds
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -53,7 +55,7 @@ class Inputs:
 class Variant:
     """run: the function. exact: whether y must agree with the recurrence. floats: how many
     batch * dim * length * state arrays of float32 it needs. longest: a length beyond which it is
-    not run, and why."""
+    not run, and why. order: the power of the length that its time grows with."""
 
     name: str
     run: Callable[[Inputs], Tensor]
@@ -61,6 +63,7 @@ class Variant:
     floats: int = 0
     longest: tuple[int, str] | None = None
     one_thread: bool = False
+    order: int = 1
 
 
 def make_inputs(batch: int, dim: int, length: int, state: int, seed: int = 0) -> Inputs:
@@ -167,14 +170,14 @@ def all_variants(folder: Path) -> list[Variant]:
     unrolls = "compiling unrolls the loop over time"
     variants = [
         Variant("einsum", scan_einsum, floats=2),
-        Variant("loops", scan_loops, longest=(64, "nested Python loops")),
+        Variant("loops", scan_loops, longest=(TINY, "nested Python loops")),
         *(Variant(name, partial(_in_c, library, f"scan_{name}"), one_thread=True)
           for name in ("fused", "reordered", "unrolled", "vectorized")),
         Variant("parallel", _fused),
         Variant("parallel, new output", _allocating),
-        Variant("torch.compile", lambda x: compiled(x), floats=2, longest=(64, unrolls)),
+        Variant("torch.compile", lambda x: compiled(x), floats=2, longest=(TINY, unrolls)),
         Variant("associative_scan", scan_associative, floats=8),
-        Variant("attention", attention, exact=False),
+        Variant("attention", attention, exact=False, order=2),
         Variant("limit: exponentials", partial(_in_c, library, "limit_exponentials"), exact=False,
                 one_thread=True),
         Variant("limit: memory", partial(_in_c, library, "limit_memory"), exact=False,
