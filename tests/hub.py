@@ -55,6 +55,8 @@ class Fault:
     headers: Mapping[str, str] = field(default_factory=dict)  # added to whatever is answered
     times: float = 1
     only_method: str | None = None
+    relabel: int | None = None  # answer as ever, but call it this status, and send no Content-Range
+    replace: bytes | None = None  # a body in the place of the right one
     ignore_range: bool = False  # answer a range request with 200 and the whole file
     flip_byte: int | None = None  # invert this byte of the body
     truncate_to: int | None = None  # a shorter body, of which Content-Length tells the truth
@@ -477,6 +479,11 @@ class _Handler(BaseHTTPRequestHandler):
             reply = hub.answer(whole, target.path, form)
         else:
             reply = hub.answer(request, target.path, form)
+        if fault.relabel is not None:
+            reply.status = fault.relabel
+            reply.headers.pop("Content-Range", None)
+        if fault.replace is not None:
+            reply.length, reply.body = len(fault.replace), iter([fault.replace])
         self._send(request, reply, fault)
 
     do_HEAD = do_POST = do_GET

@@ -25,6 +25,10 @@ FAULTS = {
     "no gzip": {"headers": {"Content-Encoding": "gzip"}},
     "200 instead of 206": {"ignore_range": True},
     "other ETag": {"headers": {"ETag": '"other"'}},
+    "no ETag": {"headers": {"ETag": ""}},
+    "range as 200": {"relabel": 200},
+    "another commit": {"headers": {"X-Repo-Commit": "d" * 40}},
+    "another digest": {"headers": {"X-Linked-Etag": '"' + "d" * 64 + '"'}},
     "flipped byte": {"flip_byte": 100},
 }
 NOT_TRIED_AGAIN = {"401", "403", "404", "416"}

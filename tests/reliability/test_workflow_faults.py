@@ -102,7 +102,7 @@ def test_each_fault_costs_at_most_its_own_checkpoint(tmp_path, download, report)
         seconds = time.monotonic() - started
     wrong = [n for n, target in enumerate(targets) if not is_gamma(folder / target)]
     refused = [n for n in wrong if not (folder / targets[n]).exists()]
-    allowed = {*NOT_TRIED_AGAIN, "flipped byte", "other ETag"}  # the first, that others differ from
+    allowed = {*NOT_TRIED_AGAIN, "flipped byte", "other ETag", "no ETag"}  # at first
     assert {cases[n][0] for n in refused} <= allowed
     assert all(f"Error: lab/m{n}@main" in done.output for n in refused)
     unseen = [cases[n] for n in wrong if n not in refused]  # where nothing gives a digest

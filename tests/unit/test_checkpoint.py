@@ -88,6 +88,15 @@ def test_shards_without_an_index_are_all_looked_at(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
+def test_without_an_index_one_tensor_in_two_files_is_refused(tmp_path, suffix):
+    sharded(tmp_path, suffix)
+    (tmp_path / f"{FORMATS[suffix]}.{suffix}.index.json").unlink()
+    write(tmp_path, shard(suffix, 1), {HEAD: torch.ones(6, 2)})
+    message = refusal(lambda: open_checkpoint(tmp_path).choose())
+    assert f"'{shard(suffix, 1)}' and '{shard(suffix, 2)}' both hold '{HEAD}'" in message
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("named", ["the other shard", "model-00003-of-00002", "../elsewhere"])
 def test_a_tensor_is_found_where_it_is_whatever_the_index_says(tmp_path, suffix, named):
     folder = tmp_path / "checkpoint"

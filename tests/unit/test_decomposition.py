@@ -150,8 +150,23 @@ def test_a_flipped_bit_in_the_matrix_is_noticed(tmp_path):
     assert not (tmp_path / "d.safetensors").exists()
 
 
+def test_a_width_beyond_32_bits_is_refused_before_any_work():
+    with pytest.raises(GeometryError, match=r"28001.*at most 28000"):
+        NumpyBackend().gram([], np.zeros(28001), np.dtype(np.float64))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(1e200, "no finite eigendecomposition"), (1.7e308, "whose sum leaves the range of float64")],
+)
+def test_numbers_that_are_too_large_are_told_from_infinite_ones(decomposed, value, said):
+    gamma = np.random.default_rng(0).uniform(0.9, 1, (20, 3)) * value
+    with pytest.raises(GeometryError, match=said):
+        decomposed(gamma)
+
+
 def test_a_width_beyond_the_32_bit_workspace_is_refused():
-    with pytest.raises(GeometryError, match=r"32767.*at most 32766"):
+    with pytest.raises(GeometryError, match=r"32767.*at most 28000"):
         NumpyBackend().eigh(np.broadcast_to(0.0, (32767, 32767)), np.dtype(np.float64))
 
 

@@ -152,6 +152,45 @@ def test_each_run_of_a_stage_is_a_line_of_its_own(tmp_path):
         assert f">{run}<" in target.read_text()
 
 
+def exchanged(first, second):
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+
+
+def test_a_plot_is_drawn_from_the_decompositions_that_were_described(tmp_path):
+    paths = results_of(tmp_path / "m", step1=0, step2=1)
+    decompositions = [path.parent / "decomposition" for path in paths]
+    exchanged(*decompositions)
+    with pytest.raises(UserError, match=r"step1/decomposition is not what m/step1 was described"):
+        plot_model("m", paths, decompositions, {"seconds": tmp_path / "seconds.svg"})
+
+
+def test_a_summary_is_not_made_of_a_description_of_another_decomposition(tmp_path):
+    paths = results_of(tmp_path / "m", step1=0, step2=1)
+    for path in paths:
+        (path.parent / "decomposition").rename(path.with_name("decomposition.safetensors"))
+    assert len(gather(paths)) == 2
+    exchanged(*(path.with_name("decomposition.safetensors") for path in paths))
+    with pytest.raises(UserError, match=r"is not what m/step1 was described from"):
+        gather(paths)
+
+
+def test_facts_about_another_decomposition_are_refused():
+    extract = {"revision": "step1", "sha256": "a"}
+    decompose = {"unembedding_sha256": "a", "decomposition_sha256": "b"}
+    with pytest.raises(UserError, match=r"decompose.json of m/step1 is about another decompo"):
+        describe("m", "step1", extract, decompose, decompose | {"decomposition_sha256": "c"})
+
+
+def test_names_are_shown_as_they_are_in_the_plots(tmp_path):
+    names = ["step1-a$b_$", "_step2"]
+    paths = results_of(tmp_path / "m$x$", **dict(zip(names, (0, 1), strict=True)))
+    target = tmp_path / "spectrum.svg"
+    plot_model("m$x$", paths, [p.parent / "decomposition" for p in paths], {"spectrum": target})
+    assert all(name in target.read_text() for name in [*names, "m$x$: eigenvalues"])
+
+
 def test_the_summary_is_rebuilt_from_the_results_alone(tmp_path):
     written = results_of(tmp_path / "a", step20=0, main=1) + results_of(tmp_path / "b", step3=2)
     command = [sys.executable, "-m", "unembedding.description", str(tmp_path)]

@@ -104,7 +104,14 @@ def test_the_file_passes_its_own_check_and_a_flipped_bit_does_not(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "vocabulary"), [({"vocab_size": 5}, 5), ({"vocab_size": "5"}, None), ({}, None)]
+    ("config", "vocabulary"),
+    [
+        ({"vocab_size": 5}, 5),
+        ({"vocab_size": True}, None),
+        ({"vocab_size": -5}, None),
+        ({"vocab_size": "5"}, None),
+        ({}, None),
+    ],
 )
 def test_the_tokens_that_config_json_counts_are_recorded_beside_the_rows(
     tmp_path, config, vocabulary

@@ -276,7 +276,7 @@ def test_a_whole_file_that_breaks_is_read_again_up_to_where_it_broke(hub, reposi
 def test_a_whole_file_that_is_too_short_is_given_up(hub, repository):
     fail(hub, ignore_range=True, truncate_to=100, times=99)
     message = refusal(lambda: read(repository, FILE, 0, 200))
-    assert "the answer ended 100 bytes early" in message
+    assert "100 bytes are no whole file of" in message
     assert f"{hub.endpoint}/{REPO}/resolve/{repository.commit}/{FILE}" in message
 
 
@@ -286,6 +286,7 @@ def test_a_whole_file_that_is_too_short_is_given_up(hub, repository):
         "bytes 0-99/2008000",
         "bytes 51-149/2008000",
         "bytes 50-150/2008000",
+        "bytes 50-149/77",
         "bytes */200",
         "50-149",
         pytest.param(LONG, id="digits"),
@@ -294,7 +295,7 @@ def test_a_whole_file_that_is_too_short_is_given_up(hub, repository):
 def test_another_range_than_was_asked_for_is_refused(hub, repository, sent):
     fail(hub, headers={"Content-Range": sent}, times=99)
     message = refusal(lambda: read(repository, FILE, 50, 150))
-    assert f"asked for bytes 50 to 149, was sent '{sent}' (HTTP 206)" in message
+    assert f"(HTTP 206, Content-Range '{sent}')" in message
     assert f"{hub.endpoint}/{REPO}/resolve/{repository.commit}/{FILE}" in message
     assert repository.bytes_fetched == 0
 
@@ -714,3 +715,56 @@ def test_hf_endpoint_names_the_hub(hub, repository, tmp_path):
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == str({"main": repository.commit})
+
+
+def test_a_range_answered_as_if_it_were_the_whole_file_is_not_taken_for_it(hub, repository):
+    hub.faults.append(Fault(f"{FILE}$", relabel=200, times=1))
+    assert read(repository, FILE, 1000, 2000) == BODY[1000:2000]
+    hub.faults.append(Fault(f"{FILE}$", relabel=200, times=99))
+    assert "1000 bytes are no whole file of" in refusal(lambda: read(repository, FILE, 0, 1000))
+
+
+def test_a_range_shorter_than_its_body_is_read_to_its_own_end(hub, repository):
+    fail(hub, headers={"Content-Range": f"bytes 1000-1009/{len(BODY)}"})
+    assert read(repository, FILE, 1000, 2000) == BODY[1000:2000]
+    ranges = [request.range for request in gets(hub, FILE)[-2:]]
+    assert ranges == ["bytes=1000-1999", "bytes=1010-1999"]
+
+
+def test_an_etag_that_appears_only_later_is_a_change(hub, repository):
+    fail(hub, headers={"ETag": ""}, reset_after=100)
+    assert "its ETag was absent" in refusal(lambda: read(repository, FILE, 0, 1000))
+
+
+@pytest.mark.parametrize(
+    ("header", "value"), [("X-Repo-Commit", "d" * 40), ("X-Linked-Etag", '"' + "d" * 64 + '"')]
+)
+def test_a_file_that_says_it_is_another_is_refused(hub, repository, header, value):
+    fail(hub, headers={header: value}, times=99)
+    message = refusal(lambda: read(repository, FILE, 0, 10))
+    said = {"X-Repo-Commit": "commit", "X-Linked-Etag": "digest"}[header]
+    assert f"it is of the {said} {value[1:-1]}" in message.replace(value, value[1:-1])
+
+
+def test_a_file_that_is_shorter_in_the_cache_is_fetched_again(hub, repository):
+    cached = repository.snapshot().folder / FILE
+    cached.write_bytes(BODY[:100])
+    snapshot = repository.snapshot()
+    assert snapshot.sizes()[FILE] == len(BODY)
+    assert read(snapshot, FILE, 0, len(BODY)) == BODY
+
+
+def test_a_list_of_files_that_comes_a_byte_at_a_time_is_given_up(hub, repository, monkeypatch):
+    monkeypatch.setattr(client, "WINDOW", 0.2)
+    hub.faults.append(Fault("/revision/", drip_s=0.05, times=99))
+    assert "bytes came in" in refusal(repository.sizes)
+
+
+def test_a_list_of_files_without_end_is_given_up(hub, repository, monkeypatch):
+    monkeypatch.setattr(client, "LARGEST_LISTING", 50)
+    assert "more than 50 bytes" in refusal(repository.sizes)
+
+
+def test_a_list_of_files_that_is_nested_without_end_is_an_error(hub, repository):
+    hub.faults.append(Fault("/revision/", replace=b"[" * 200_000, times=99))
+    assert "the answer makes no sense" in refusal(repository.sizes)

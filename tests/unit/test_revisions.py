@@ -282,6 +282,19 @@ def test_a_damaged_table_is_named(tmp_path, text):
         read_revisions(file)
 
 
+def test_a_table_that_is_no_text_is_named(tmp_path):
+    file = tmp_path / "revisions.tsv"
+    file.write_bytes(b"revision\tcommit\nma\xff\xfein\tlocal\n\x00")
+    with pytest.raises(GeometryError, match=f"{file} is damaged"):
+        read_revisions(file)
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_revision_has_a_folder_of_its_own(name):
+    with pytest.raises(GeometryError, match="another folder"):
+        folder_name(name)
+
+
 def test_all_means_branches_and_tags_and_neither_commits_nor_pull_requests():
     available = ["main", "step1", "refs/pr/1", "a" * 40]
     assert select_revisions(["*"], available) == ["step1", "main"]

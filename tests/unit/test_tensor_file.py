@@ -171,3 +171,19 @@ def test_facts_without_a_checksum_are_refused(tmp_path):
     write_json(tmp_path / "f.json", FACTS)
     with pytest.raises(UserError, match=r"f\.json is damaged"):
         read_facts(tmp_path / "f.json")
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "", "\0"])
+def test_a_file_of_facts_that_is_no_json_is_named(tmp_path, content):
+    path = tmp_path / "facts.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=f"{path} cannot be read .* Delete it and run again"):
+        read_facts(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage" * 10])
+def test_a_file_of_tensors_that_is_none_is_named_with_what_to_do(tmp_path, content):
+    path = tmp_path / "f.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"^{path} .* Delete it and run again"):
+        TensorFile(path)

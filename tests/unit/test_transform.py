@@ -115,7 +115,7 @@ def test_the_pseudo_inverse_gives_the_projector_of_that_rank(transformed, kind):
 @pytest.mark.parametrize("value", [0, 1])
 def test_equal_rows_have_nothing_to_transform(transformed, value, rows, on_rank_deficient):
     with pytest.raises(
-        GeometryError, match=rf"rank 0 of 3 \(all {rows} rows are equal, to within rounding\)"
+        GeometryError, match=rf"rank 0 of 3 \(all {rows} rows are equal to within rounding, "
     ) as told:
         transformed(np.full((rows, 3), value, np.float32), on_rank_deficient=on_rank_deficient)
     assert "There is nothing to transform" in str(told.value)

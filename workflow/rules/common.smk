@@ -77,7 +77,10 @@ def commits_of(path):
 
 @cache
 def _read_once(path, changed):
-    return read_revisions(Path(path))
+    try:
+        return read_revisions(Path(path))
+    except GeometryError as error:
+        sys.exit(str(error))  # as above
 
 
 def commit(wildcards):

@@ -81,12 +81,24 @@ class Checkpoint:
         if fmt.single in sizes:
             return {name: fmt.single for name in self.tensors(fmt.single)}
         if fmt.index not in sizes:
-            return {name: file for file in self._files(fmt) for name in self.tensors(file)}
+            return self._names_without_index(fmt)
         index = read_json(self.source, fmt.index)
         mapping = index.get("weight_map") if isinstance(index, dict) else None
         if not isinstance(mapping, dict) or not all(isinstance(v, str) for v in mapping.values()):
             raise GeometryError(f"{self.source.where(fmt.index)} has no usable `weight_map`.")
         return mapping
+
+    def _names_without_index(self, fmt: Format) -> dict[str, str]:
+        places: dict[str, str] = {}
+        for file in self._files(fmt):
+            for name in self.tensors(file):
+                if name in places:
+                    raise GeometryError(
+                        f"{self.source.where()}: {places[name]!r} and {file!r} both hold {name!r}, "
+                        "and there is no index that says which one counts. Remove one of them."
+                    )
+                places[name] = file
+        return places
 
     def tensors(self, file: str) -> dict[str, StoredTensor]:
         """Return the tensors of one file of weights."""

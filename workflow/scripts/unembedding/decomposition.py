@@ -20,6 +20,8 @@ from unembedding.tensor_file import SAFETENSORS, SHA256, TensorFile, TensorWrite
 
 UNEMBEDDING_SHA256 = "unembedding_sha256"
 """Metadata key of what is computed from γ: the digest of the γ that it was computed from."""
+DECOMPOSITION_SHA256 = "decomposition_sha256"
+"""Key of facts: the digest of the decomposition that they are about."""
 
 
 def decompose(
@@ -49,13 +51,18 @@ def decompose(
         covariance /= used
         backend.synchronize()  # or the next step would wait for what this one began
     with clock("eigh"):
-        eigenvalues, eigenvectors = backend.eigh(covariance, dtype)
+        try:
+            eigenvalues, eigenvectors = backend.eigh(covariance, dtype)
+        except np.linalg.LinAlgError:
+            raise _no_decomposition(unembedding, dtype) from None
     del covariance
-    _require_finite(eigenvalues, eigenvectors, unembedding)
+    if not (np.isfinite(eigenvalues).all() and np.isfinite(eigenvectors.sum())):
+        raise _no_decomposition(unembedding, dtype)
     made_from = {UNEMBEDDING_SHA256: gamma.metadata[SHA256]}
     with clock("write"):
-        _write(target, mean, eigenvalues, eigenvectors, {"rows": str(used), **made_from})
-    return {"rows": used, "height": height, "width": width, "precision": precision, **made_from}
+        digest = _write(target, mean, eigenvalues, eigenvectors, {"rows": str(used), **made_from})
+    made = {**made_from, DECOMPOSITION_SHA256: digest}
+    return {"rows": used, "height": height, "width": width, "precision": precision, **made}
 
 
 def rows_used(height: int, rows: int | None, where: Path) -> int:
@@ -91,19 +98,22 @@ def _where_not_finite(gamma: TensorFile, rows: int) -> str:
             position, value = (int(row) + index * step, int(column)), block[row, column]
         count += len(bad)
     tensor = gamma.metadata.get("tensor", UNEMBEDDING)
+    found = "values whose sum leaves the range of float64"
+    if position is not None:
+        row, column = position
+        found = f"{count} values that are not finite; the first is {value} "
+        found += f"at row {row}, column {column}"
     return (
-        f"{gamma.path}: tensor {tensor!r} holds {count} values that are not finite; the first is "
-        f"{value} at row {position[0] if position else '?'}, column "
-        f"{position[1] if position else '?'}. No covariance can be computed; check the checkpoint."
+        f"{gamma.path}: tensor {tensor!r} holds {found}. No covariance can be computed; check the "
+        "checkpoint."
     )
 
 
-def _require_finite(eigenvalues: np.ndarray, eigenvectors: np.ndarray, where: Path) -> None:
-    if not (np.isfinite(eigenvalues).all() and np.isfinite(eigenvectors.sum())):
-        raise GeometryError(
-            f"The covariance of {where} has no finite eigendecomposition in {eigenvalues.dtype}: "
-            "its values are too large, or too far apart, for this precision."
-        )
+def _no_decomposition(where: Path, dtype: np.dtype) -> GeometryError:
+    return GeometryError(
+        f"The covariance of {where} has no finite eigendecomposition in {dtype}: its values are "
+        "too large, or too far apart, for this precision."
+    )
 
 
 def _write(
@@ -112,7 +122,8 @@ def _write(
     eigenvalues: np.ndarray,
     eigenvectors: np.ndarray,
     metadata: dict[str, str],
-) -> None:
+) -> str:
+    """Write the decomposition, and return the digest of its data."""
     arrays = {"mean": mean, "eigenvalues": eigenvalues, "eigenvectors": eigenvectors}
     tensors = {name: (SAFETENSORS[a.dtype.name], a.shape) for name, a in arrays.items()}
     with replacing(target) as file:
@@ -123,3 +134,4 @@ def _write(
         for first in range(0, len(mean), step):
             writer.write(eigenvectors[first : first + step])
         writer.close()
+        return writer.sha256

@@ -5,14 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from errors import UserError
 from files import read_facts
+from unembedding.decomposition import DECOMPOSITION_SHA256
 from unembedding.errors import GeometryError
 from unembedding.revisions import folder_name, parse_progress, read_revisions
+from unembedding.tensor_file import SHA256, TensorFile
 
 # The columns of summary.csv: where each value stands in geometry.json.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -64,6 +66,12 @@ def describe(
             f"{extract['sha256']} was fetched, and {', '.join(sorted(used))} used. Delete the "
             "revision's folder and run again."
         )
+    digest = transform[DECOMPOSITION_SHA256]
+    if decompose[DECOMPOSITION_SHA256] != digest:
+        raise GeometryError(
+            f"profiles/decompose.json of {model}/{revision} is about another decomposition than "
+            "the one there. Delete the revision's folder and run again."
+        )
     progress = parse_progress(extract["revision"])
     warnings = [w for facts in stages.values() for w in facts["warnings"]]
     return {
@@ -84,6 +92,7 @@ def describe(
         "effective_rank": transform["effective_rank"],
         "whitening_residual": transform["whitening_residual"],
         "precision": decompose["precision"],
+        DECOMPOSITION_SHA256: digest,
         "backend": decompose["backend"],
         "device": decompose["device"],
         "backend_reason": decompose["reason"],
@@ -120,7 +129,23 @@ def _in_its_place(path: Path) -> dict[str, Any]:
             f"{path} describes another checkpoint, {geometry['model']}/{geometry['revision']}. "
             "Delete it and run again."
         )
+    decomposition = path.with_name("decomposition.safetensors")
+    if decomposition.exists():
+        require_same_decomposition(geometry, decomposition)
     return geometry
+
+
+def require_same_decomposition(geometry: Mapping[str, Any], decomposition: Path) -> None:
+    """Raise GeometryError where a geometry.json was made from another decomposition than this.
+
+    Such as by a job that went on after its driver had been killed, beside a run that was
+    configured otherwise.
+    """
+    if TensorFile(decomposition).metadata.get(SHA256) != geometry.get(DECOMPOSITION_SHA256):
+        raise GeometryError(
+            f"{decomposition} is not what {geometry['model']}/{geometry['revision']} was described "
+            "from (geometry.json). Delete the revision's folder and run again."
+        )
 
 
 def identical(geometries: Sequence[dict[str, Any]]) -> list[list[int]]:

@@ -146,4 +146,4 @@ def _same_bytes(source: Source, tensor: StoredTensor, sha256: str, twin: StoredT
 def _vocabulary(config: dict[str, Any]) -> int | None:
     """Return how many tokens config.json says there are: fewer than rows where rows are padded."""
     size = config.get("vocab_size")
-    return size if isinstance(size, int) else None
+    return size if type(size) is int and 0 < size < 2**63 else None

@@ -7,6 +7,7 @@ refuses an answer which is not the range asked for (2.4.0); that is ``HubReposit
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import sys
@@ -49,6 +50,7 @@ ATTEMPTS = 6  # in a row of which none brought PROGRESS
 PROGRESS = 2**20  # bytes of one request; less would let a drip go on for days
 BREAKS = 50  # of one range, whatever they brought
 SLOWEST, WINDOW = 100_000, 60  # bytes that have to come in so many seconds
+LARGEST_LISTING = 64 * 2**20  # bytes; a repository of 10,000 files has 5 MB
 LONGEST_WAIT = 300  # seconds, whatever the server asks for
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 FAILURES = (
@@ -73,22 +75,23 @@ class HubRepository:
 
     @cached_property
     def _info(self) -> dict[str, tuple[int, str | None]]:
-        info = with_retries(
-            lambda: HfApi().model_info(
+        def listed() -> dict[str, tuple[int, str | None]]:
+            _session()
+            info = HfApi().model_info(
                 self.repo, revision=self.commit, files_metadata=True, timeout=TIMEOUT
-            ),
-            self.where(),
-        )
-        return {
-            f.rfilename: (f.size or 0, f.lfs.sha256 if f.lfs else f.blob_id)
-            for f in info.siblings or []
-        }
+            )
+            return {
+                f.rfilename: (int(f.size or 0), f.lfs.sha256 if f.lfs else f.blob_id)
+                for f in info.siblings or []
+            }
+
+        return with_retries(listed, self.where())
 
     def sizes(self) -> dict[str, int]:
         return {name: size for name, (size, _) in self._info.items() if "/" not in name}
 
     def digest(self, name: str) -> str | None:
-        return self._info[name][1]
+        return self._info[name][1] if name in self._info else None
 
     def where(self, name: str = "") -> str:
         return f"{self.repo}@{self.revision}" + (f"/{name}" if name else "")
@@ -96,10 +99,11 @@ class HubRepository:
     def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
         """Yield a byte range, resuming after broken connections from the last byte received."""
         failures = breaks = 0
+        size = self.sizes().get(name, 0)  # of a file that is not listed, the Hub says so
         while start < stop:
             begun = start
             try:
-                for chunk in self._request(name, start, stop):
+                for chunk in self._request(name, start, stop, size):
                     start += len(chunk)
                     self.bytes_fetched += len(chunk)
                     yield chunk
@@ -108,47 +112,58 @@ class HubRepository:
                 failures = 1 if start - begun >= PROGRESS else failures + 1
                 wait_or_raise(error, failures if breaks < BREAKS else ATTEMPTS, self.where(name))
 
-    def _request(self, name: str, start: int, stop: int) -> Iterator[bytes]:
-        """Yield what one request brings of a range; the connection may end early without error."""
+    def _request(self, name: str, start: int, stop: int, size: int) -> Iterator[bytes]:
+        """Yield what one request brings of a range of a file of ``size`` bytes."""
         url = hf_hub_url(self.repo, name, revision=self.commit)
         asked = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
         headers = {**build_hf_headers(), **asked}
-        with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT) as response:
+        with _session().stream("GET", url, headers=headers, timeout=TIMEOUT) as response:
             _raise_for_status(response)
+            self._require_announced(name, response)
             self._require_same(name, response)
-            skip = 0
+            begin, end = _range_sent(response, size)
             if response.status_code == 200:
-                skip = start
                 self._warn_once(f"{response.url.host} ignores byte ranges; whole files were read.")
-            elif not _is_range(response, start, stop):
-                raise httpx2.RemoteProtocolError(
-                    f"asked for bytes {start} to {stop - 1}, was sent "
-                    f"{response.headers.get('Content-Range')!r} (HTTP {response.status_code})",
-                    request=response.request,
-                )
-            wanted = stop - start
-            for chunk in _unless_slow(response):
+            elif begin != start or not start < end <= stop:
+                raise _unusable(response, f"bytes {start} to {stop - 1} were asked for")
+            skip, wanted, sent = start - begin, stop - start, min(end, stop) - start
+            for chunk in response.iter_bytes():
                 dropped = min(skip, len(chunk))
                 skip -= dropped
                 self.bytes_fetched += dropped
-                kept = chunk[dropped : dropped + wanted]
+                kept = chunk[dropped : dropped + sent]
+                sent -= len(kept)
                 wanted -= len(kept)
                 if kept:
                     yield kept
-                if not wanted:
-                    return
-        raise httpx2.RemoteProtocolError(
-            f"the answer ended {wanted} bytes early", request=response.request
-        )
+                if not sent:
+                    break
+        if wanted:
+            raise _unusable(response, f"the answer ended {wanted} bytes early")
+
+    def _require_announced(self, name: str, response: httpx2.Response) -> None:
+        """Raise where the Hub itself says that it answers with another commit or another file."""
+        headers = (response.history or [response])[0].headers
+        said = {
+            "commit": (headers.get("X-Repo-Commit"), self.commit),
+            "digest": (_etag(headers.get("X-Linked-Etag", "")), self.digest(name)),
+        }
+        for what, (found, expected) in said.items():
+            if found and expected and found != expected:
+                raise _unusable(response, f"it is of the {what} {found}, not {expected}")
 
     def _require_same(self, name: str, response: httpx2.Response) -> None:
-        """Raise where a host says that a file is no longer the one it has sent parts of before."""
-        etag = response.headers.get("ETag", "").removeprefix("W/")
+        """Raise where a host says that a file is no longer the one it has sent parts of before.
+
+        No ETag at first, and then one, is a change too: nothing says that it is the same file.
+        """
+        etag = _etag(response.headers.get("ETag", ""))
         before = self._etags.setdefault((name, response.url.host), etag)
-        if etag and before and etag != before:
-            raise httpx2.RemoteProtocolError(
-                f"the file changed while it was read: its ETag was {before}, and is {etag}",
-                request=response.request,
+        if etag != before:
+            raise _unusable(
+                response,
+                f"the file changed while it was read: its ETag was {before or 'absent'}, and is "
+                f"{etag or 'absent'}",
             )
 
     def _warn_once(self, warning: str) -> None:
@@ -162,7 +177,7 @@ class HubRepository:
         missing = [  # what will cross the network; offline, the cache has to do
             size
             for name, (size, _) in ({} if is_offline_mode() else self._info).items()
-            if not isinstance(try_to_load_from_cache(self.repo, name, revision=self.commit), str)
+            if not self._is_cached(name)
         ]
         with cache_writable(self.where()):
             folder = _cached(
@@ -172,6 +187,13 @@ class HubRepository:
         snapshot = Snapshot(Path(folder), self)
         snapshot.bytes_fetched = sum(missing)
         return snapshot
+
+    def _is_cached(self, name: str) -> bool:
+        try:
+            found = try_to_load_from_cache(self.repo, name, revision=self.commit)
+        except ValueError as error:
+            raise _refusal(f"{self.where()} lists a file that cannot be stored: {error}") from None
+        return isinstance(found, str)
 
     def fetch_again(self, name: str) -> None:
         """Replace one file of the Hub cache."""
@@ -194,6 +216,12 @@ class Snapshot(LocalFolder):
     def __init__(self, folder: Path, repository: HubRepository) -> None:
         super().__init__(folder)
         self.repository = repository
+
+    def sizes(self) -> dict[str, int]:
+        """Return the Hub's sizes: a file of another size in the cache is fetched again."""
+        there = super().sizes()
+        listed = {} if is_offline_mode() else self.repository.sizes()
+        return {name: listed.get(name, size) for name, size in there.items()}
 
     def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
         if name not in self.verified:
@@ -226,7 +254,7 @@ class Snapshot(LocalFolder):
         return blob if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob) else None
 
     def _hash(self, name: str, digest: str) -> str:
-        size = self.sizes()[name]
+        size = super().sizes()[name]
         found = hasher(digest, size)
         for chunk in super().stream(name, 0, size):
             found.update(chunk)
@@ -240,8 +268,7 @@ def _cached(download: Callable[[], Result], where: str) -> Result:
         if (_wait_asked_for(response) or 0) > LONGEST_WAIT:
             raise _refusal(f"{where}: {_busy(response.status_code)}")
 
-    session = get_session()
-    session.timeout = TIMEOUT
+    session = _session()
     hooks = session.event_hooks
     session.event_hooks = {**hooks, "response": [*hooks["response"], refuse_long_waits]}
     try:
@@ -266,7 +293,7 @@ def cache_writable(where: str) -> Iterator[None]:
 
 def list_refs(repo: str, pull_requests: bool = False) -> dict[str, str]:
     """Return {revision name: commit} of a repository's branches and tags, and pull requests."""
-    get_session().timeout = TIMEOUT
+    _session()
     refs = with_retries(
         lambda: HfApi().list_repo_refs(repo, include_pull_requests=pull_requests), repo
     )
@@ -278,6 +305,7 @@ def commit_exists(repo: str, commit: str) -> bool:
     """Return whether a repository has the commit of 40 hex digits."""
 
     def exists() -> bool:
+        _session()
         try:
             HfApi().model_info(repo, revision=commit, timeout=TIMEOUT)
         except RevisionNotFoundError:
@@ -303,7 +331,7 @@ def with_retries(call: Callable[[], Result], where: str, attempts: int = ATTEMPT
             wait_or_raise(httpx2.ReadError(str(error)), failures, where, attempts)
         except HFValidationError as error:
             raise _refusal(f"{where} is no name of a repository: {error}") from None
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             failures += 1  # such as a page of a proxy, where the Hub's JSON was expected
             answer = httpx2.RemoteProtocolError(
                 f"the answer makes no sense: {_without_token(str(error))[:200]}"
@@ -383,28 +411,71 @@ def _without_token(message: str) -> str:
     return message.replace(token, "<token>") if token else message
 
 
-def _is_range(response: httpx2.Response, start: int, stop: int) -> bool:
-    found = re.match(r"bytes (\d{1,18})-(\d{1,18})/", response.headers.get("Content-Range", ""))
-    return (
-        response.status_code == 206
-        and found is not None
-        and int(found[1]) == start
-        and int(found[2]) < stop
+def _etag(header: str) -> str:
+    return header.removeprefix("W/").strip('"')
+
+
+def _unusable(response: httpx2.Response, why: str) -> httpx2.RemoteProtocolError:
+    """Return the error of an answer that is not what was asked for; it is asked for again."""
+    sent = response.headers.get("Content-Range")
+    return httpx2.RemoteProtocolError(
+        f"{why} (HTTP {response.status_code}, Content-Range {sent!r})", request=response.request
     )
 
 
-def _unless_slow(response: httpx2.Response) -> Iterator[bytes]:
-    """Yield a body as it comes, since a full chunk would wait and be lost; a drip is an error."""
-    since, received = time.monotonic(), 0
-    for chunk in response.iter_bytes():
-        yield chunk
-        received += len(chunk)
-        if (now := time.monotonic()) - since > WINDOW:
-            if received < SLOWEST:
-                raise httpx2.RemoteProtocolError(
-                    f"only {received} bytes came in {now - since:.0f} s", request=response.request
-                )
-            since, received = now, 0
+def _range_sent(response: httpx2.Response, size: int) -> tuple[int, int]:
+    """Return the first byte of a file of ``size`` bytes that an answer has, and the end of them."""
+    if response.status_code == 200:
+        length = response.headers.get("Content-Length")
+        if length != str(size):  # some proxies answer 200 with the range alone
+            raise _unusable(response, f"{length} bytes are no whole file of {size}")
+        return 0, size
+    found = re.match(
+        r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)$", response.headers.get("Content-Range", "")
+    )
+    if response.status_code != 206 or found is None or found[3] not in ("*", str(size)):
+        raise _unusable(response, f"this is no range of {size} bytes")
+    return int(found[1]), int(found[2]) + 1
+
+
+def _session() -> httpx2.Client:
+    """Return huggingface_hub's session, with bounds on the time and the size of an answer."""
+    session = get_session()
+    session.timeout = TIMEOUT
+    if _bound not in session.event_hooks["response"]:
+        session.event_hooks["response"].append(_bound)
+    return session
+
+
+def _bound(response: httpx2.Response) -> None:
+    assert isinstance(response.stream, httpx2.SyncByteStream)
+    listing = response.url.path.startswith("/api/")
+    response.stream = _Bounded(response.stream, LARGEST_LISTING if listing else math.inf)
+
+
+class _Bounded(httpx2.SyncByteStream):
+    """A body that ends in an error where it comes too slowly, or is too large."""
+
+    def __init__(self, stream: httpx2.SyncByteStream, most: float) -> None:
+        self.stream, self.most = stream, most
+
+    def __iter__(self) -> Iterator[bytes]:
+        since, window, received = time.monotonic(), 0, 0
+        for chunk in self.stream:
+            yield chunk
+            window += len(chunk)
+            received += len(chunk)
+            if received > self.most:
+                raise httpx2.RemoteProtocolError(f"the answer has more than {self.most} bytes")
+            if (now := time.monotonic()) - since > WINDOW:
+                if window < SLOWEST:
+                    raise httpx2.RemoteProtocolError(
+                        f"only {window} bytes came in {now - since:.0f} s"
+                    )
+                since, window = now, 0
+
+    def close(self) -> None:
+        self.stream.close()
 
 
 def _wait_asked_for(response: httpx2.Response) -> float | None:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from files import read_facts
 from plotting import save
-from unembedding.description import identical
+from unembedding.description import identical, require_same_decomposition
 from unembedding.revisions import run_of
 from unembedding.tensor_file import TensorFile
 
@@ -43,7 +43,7 @@ class Point:
 
     @property
     def label(self) -> str:
-        return self.revision + (f" (= {self.twin})" if self.twin else "")
+        return shown(self.revision + (f" (= {self.twin})" if self.twin else ""))
 
     @property
     def training(self) -> tuple[int, int] | None:
@@ -65,6 +65,8 @@ def plot_model(
     """Draw the plots named in ``targets`` from the results of a model's revisions."""
     pairs = zip(geometries, decompositions, strict=True)
     points = _with_twins([Point(read_facts(g), d) for g, d in pairs])
+    for point in points:
+        require_same_decomposition(point.geometry, point.decomposition)
     points.sort(key=lambda p: (p.training is None, p.training or (0, 0)))
     draw = {
         "spectrum": _spectrum,
@@ -76,8 +78,13 @@ def plot_model(
         figure = Figure(figsize=(7, 4.2), layout="constrained")
         axes = figure.add_subplot()
         draw[name](axes, points)
-        axes.set_title(f"{model}: {TITLES[name]}", loc="left", fontsize=11)
+        axes.set_title(f"{shown(model)}: {TITLES[name]}", loc="left", fontsize=11)
         save(figure, target)
+
+
+def shown(name: str) -> str:
+    """Return a name as matplotlib shows it: dollars are no formula, and `_` hides no line."""
+    return ("\N{ZERO WIDTH SPACE}" if name.startswith("_") else "") + name.replace("$", r"\$")
 
 
 def _with_twins(points: list[Point]) -> list[Point]:
@@ -144,7 +151,7 @@ def _over_training(axes: Axes, points: list[Point], quantity: str) -> None:
             [p.geometry[quantity] for p in line],
             color=str(0.5 * index / max(len(runs) - 1, 1)),
             marker="os^DvP<X>*"[index % 10],
-            label=run or "steps",
+            label=shown(run or "steps"),
         )
     _mark_twins(axes, points, quantity)
     if len(runs) > 1 or any(p.twin and p.training for p in points):

@@ -152,13 +152,22 @@ def _is_checkpoint(folder: Path) -> bool:
 
 
 def folder_name(revision: str) -> str:
-    """Return the revision percent-encoded, so that no two share a folder: ``refs%2Fpr%2F1``."""
+    """Return the revision percent-encoded, so that no two share a folder: ``refs%2Fpr%2F1``.
+
+    Raises GeometryError for ``.`` and ``..``, which are no folders of their own.
+    """
+    if revision in (".", ".."):
+        raise GeometryError(f"A revision called {revision!r} would be written into another folder.")
     return quote(revision, safe="")
 
 
 def read_revisions(path: Path) -> dict[str, str]:
-    """Return {revision: commit} of a ``revisions.tsv``, in its order."""
-    header, *lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    """Return {revision: commit} of a ``revisions.tsv``, in its order.
+
+    Raises GeometryError, naming the file, for one that is not what ``format_revisions`` gives.
+    """
+    text = path.read_text(encoding="utf-8", errors="backslashreplace")
+    header, *lines = text.removesuffix("\n").split("\n")
     damaged = [line for line in lines if not PINNED.fullmatch(line)]
     if damaged or header != "revision\tcommit":
         raise GeometryError(f"{path} is damaged: a line is {[*damaged, header][0]!r}. Delete it.")

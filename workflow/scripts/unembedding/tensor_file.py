@@ -117,7 +117,10 @@ class TensorFile:
         if not path.is_file():
             raise GeometryError(f"There is no file {path}.")
         self.path = path
-        self.tensors, self.metadata = read_header(LocalFolder(path.parent), path.name)
+        try:
+            self.tensors, self.metadata = read_header(LocalFolder(path.parent), path.name)
+        except GeometryError as error:
+            raise GeometryError(f"{error} Delete it and run again.") from None
 
     def tensor(self, name: str, ndim: int) -> StoredTensor:
         """Return a tensor's place, or raise GeometryError where it is absent or of other rank."""

@@ -13,7 +13,7 @@ import numpy as np
 from files import replacing
 from profiling import Stopwatch
 from unembedding.backends import Backend
-from unembedding.decomposition import UNEMBEDDING_SHA256
+from unembedding.decomposition import DECOMPOSITION_SHA256, UNEMBEDDING_SHA256
 from unembedding.errors import GeometryError
 from unembedding.extraction import UNEMBEDDING
 from unembedding.tensor_file import SAFETENSORS, SHA256, TensorFile, TensorWriter, block_rows
@@ -78,7 +78,7 @@ def transform(
             vectors = decomposed.read("eigenvectors", 2)
             projector = backend.scaled_outer(vectors, kept.astype(np.float64))
         facts["whitening_residual"] = whitening_residual(target, backend, projector)
-    return {"rows": rows, **facts, **made_from}
+    return {"rows": rows, **facts, **made_from, DECOMPOSITION_SHA256: decomposed.metadata[SHA256]}
 
 
 def spectrum_facts(eigenvalues: np.ndarray) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _kept(
             why = "columns depend on each other, to within rounding"
         advice = "`on_rank_deficient: pseudo_inverse` transforms the part that has full rank."
         if rank == 0:
-            why = f"all {rows} rows are equal, to within rounding"
+            why = f"all {rows} rows are equal to within rounding, or too small to be squared"
             advice = (
                 "There is nothing to transform: see whether this checkpoint was trained, or name "
                 "another tensor with `unembedding:`."

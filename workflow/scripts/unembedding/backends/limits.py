@@ -5,15 +5,17 @@ from __future__ import annotations
 from unembedding.errors import GeometryError
 from unembedding.tensor_file import BLOCK_BYTES
 
-LARGEST = 32766  # 1 + 6n + 2n² elements of workspace have to fit a 32-bit integer
+# 1 + 6n + 2n² elements of LAPACK's workspace fit a 32-bit integer up to 32766, and the dsyrk of
+# OpenBLAS 0.3.30 on two threads crashes from between 28000 and 29000 on.
+LARGEST = 28000
 
 
 def require_lapack(width: int) -> None:
-    """Raise GeometryError for a matrix that a LAPACK with 32-bit integers cannot decompose."""
+    """Raise GeometryError for a matrix too large for BLAS and LAPACK with 32-bit integers."""
     if width > LARGEST:
         raise GeometryError(
-            f"A width of {width} is beyond this LAPACK, whose divide-and-conquer eigensolver "
-            f"addresses its workspace in 32 bits: at most {LARGEST}. Use `backend: cupy`."
+            f"A width of {width} is beyond BLAS and LAPACK on the CPU, which count in 32 bits: at "
+            f"most {LARGEST}. Use `backend: cupy`."
         )
 
 

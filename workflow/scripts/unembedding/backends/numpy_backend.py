@@ -31,6 +31,7 @@ class NumpyBackend:
     def gram(
         self, blocks: Iterable[np.ndarray], shift: np.ndarray, precision: np.dtype
     ) -> np.ndarray:
+        require_lapack(len(shift))  # before the work of which nothing could come
         total = np.zeros((len(shift), len(shift)), order="F")
         part = total if precision == np.float64 else total.astype(precision)
         for centered in _centered(blocks, shift, precision):

@@ -94,7 +94,7 @@ class TorchBackend:
             cached = memory.memory_reserved(self.target) - memory.memory_allocated(self.target)
             free = memory.mem_get_info(self.target)[0] + cached
             require_memory(step, width, precision.itemsize if precision else 8, free, self.device)
-        elif step == "eigh":
+        else:
             require_lapack(width)
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
