@@ -91,7 +91,7 @@ CHECKPOINTS = {
     "zero": (
         lambda folder: matrix(folder, torch.zeros(64, 8)),
         {},
-        ["rank 0 of 8 (all 64 rows are equal, to within rounding)", "`unembedding:`"],
+        ["rank 0 of 8 (all 64 rows are equal to within rounding,", "`unembedding:`"],
     ),
     "flat": (of_shape(6, 8), {}, ["rank 5 of 8", "6 rows", "pseudo_inverse"]),
     "nan": (not_finite, {}, ["'lm_head.weight'", "2 values", "nan at row 3, column 5"]),

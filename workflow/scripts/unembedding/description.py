@@ -11,10 +11,8 @@ from typing import Any
 
 from errors import UserError
 from files import read_facts
-from unembedding.decomposition import DECOMPOSITION_SHA256
 from unembedding.errors import GeometryError
 from unembedding.revisions import folder_name, parse_progress, read_revisions
-from unembedding.tensor_file import SHA256, TensorFile
 
 # The columns of summary.csv: where each value stands in geometry.json.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -66,8 +64,8 @@ def describe(
             f"{extract['sha256']} was fetched, and {', '.join(sorted(used))} used. Delete the "
             "revision's folder and run again."
         )
-    digest = transform[DECOMPOSITION_SHA256]
-    if decompose[DECOMPOSITION_SHA256] != digest:
+    digest = transform["decomposition_sha256"]
+    if decompose["decomposition_sha256"] != digest:
         raise GeometryError(
             f"profiles/decompose.json of {model}/{revision} is about another decomposition than "
             "the one there. Delete the revision's folder and run again."
@@ -92,7 +90,7 @@ def describe(
         "effective_rank": transform["effective_rank"],
         "whitening_residual": transform["whitening_residual"],
         "precision": decompose["precision"],
-        DECOMPOSITION_SHA256: digest,
+        "decomposition_sha256": digest,
         "backend": decompose["backend"],
         "device": decompose["device"],
         "backend_reason": decompose["reason"],
@@ -141,7 +139,12 @@ def require_same_decomposition(geometry: Mapping[str, Any], decomposition: Path)
     Such as by a job that went on after its driver had been killed, beside a run that was
     configured otherwise.
     """
-    if TensorFile(decomposition).metadata.get(SHA256) != geometry.get(DECOMPOSITION_SHA256):
+    from unembedding.tensor_file import (  # imports NumPy; the Snakefile needs none
+        SHA256,
+        TensorFile,
+    )
+
+    if TensorFile(decomposition).metadata.get(SHA256) != geometry.get("decomposition_sha256"):
         raise GeometryError(
             f"{decomposition} is not what {geometry['model']}/{geometry['revision']} was described "
             "from (geometry.json). Delete the revision's folder and run again."

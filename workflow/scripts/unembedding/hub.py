@@ -174,19 +174,25 @@ class HubRepository:
         """Download every file of the commit into the Hub cache, and return its folder there."""
         from huggingface_hub import snapshot_download
 
-        missing = [  # what will cross the network; offline, the cache has to do
-            size
-            for name, (size, _) in ({} if is_offline_mode() else self._info).items()
-            if not self._is_cached(name)
-        ]
+        missing = [size for name, size in self._listed().items() if not self._is_cached(name)]
+
+        def download() -> Path:
+            folder = Path(snapshot_download(self.repo, revision=self.commit, etag_timeout=TIMEOUT))
+            # What the Hub says is of another commit is stored under that one.
+            absent = [n for n in self._listed() if not (folder / n).exists()]
+            if absent:
+                raise httpx2.RemoteProtocolError(f"{absent[0]} was sent as of another commit")
+            return folder
+
         with cache_writable(self.where()):
-            folder = _cached(
-                lambda: snapshot_download(self.repo, revision=self.commit, etag_timeout=TIMEOUT),
-                self.where(),
-            )
-        snapshot = Snapshot(Path(folder), self)
+            folder = _cached(download, self.where())
+        snapshot = Snapshot(folder, self)
         snapshot.bytes_fetched = sum(missing)
         return snapshot
+
+    def _listed(self) -> dict[str, int]:
+        """Return {file name: size} of all folders; nothing offline, where the cache has to do."""
+        return {} if is_offline_mode() else {name: size for name, (size, _) in self._info.items()}
 
     def _is_cached(self, name: str) -> bool:
         try:
