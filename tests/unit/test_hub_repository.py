@@ -14,7 +14,8 @@ from hub import Fault, LoopbackHub
 from huggingface_hub.utils import close_session
 from safetensors.numpy import save, save_file
 
-from unembedding import hub as client
+from unembedding import hub as repositories
+from unembedding import hub_requests as client
 from unembedding.checkpoint import Checkpoint
 from unembedding.errors import GeometryError
 from unembedding.extraction import extract_unembedding, open_source
@@ -187,7 +188,7 @@ def test_nothing_received_is_asked_for_again(hub, repository):
 def test_a_connection_that_breaks_again_and_again_is_resumed_while_it_makes_progress(
     hub, repository, monkeypatch
 ):
-    monkeypatch.setattr(client, "PROGRESS", 100_000)
+    monkeypatch.setattr(repositories, "PROGRESS", 100_000)
     fail(hub, close_after=100_000, times=20)
     assert read(repository, FILE, 0, len(BODY)) == BODY
     assert len(gets(hub)) == 21
@@ -202,10 +203,10 @@ def test_a_connection_that_breaks_after_each_byte_is_given_up(hub, repository, h
 
 
 def test_a_connection_that_breaks_without_end_is_given_up(hub, repository, monkeypatch):
-    monkeypatch.setattr(client, "PROGRESS", 1000)
+    monkeypatch.setattr(repositories, "PROGRESS", 1000)
     fail(hub, close_after=1000, times=999)
     assert "the connection failed" in refusal(lambda: read(repository, FILE, 0, len(BODY)))
-    assert len(gets(hub)) == client.BREAKS
+    assert len(gets(hub)) == repositories.BREAKS
 
 
 def test_a_drip_is_given_up(hub, repository, monkeypatch):

@@ -1,0 +1,261 @@
+"""Requests to the Hub: bounded in time and size, repeated where that helps, explained where not."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+import httpx2
+import huggingface_hub
+from huggingface_hub import get_token
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RemoteEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import get_session, hf_raise_for_status
+
+from unembedding.errors import GeometryError
+
+TIMEOUT = 30  # seconds without a byte; huggingface_hub's shared client has none
+ATTEMPTS = 6  # in a row
+SLOWEST, WINDOW = 100_000, 60  # bytes that have to come in so many seconds
+LARGEST_LISTING = 64 * 2**20  # bytes; a repository of 10,000 files has 5 MB
+LONGEST_WAIT = 300  # seconds, whatever the server asks for
+TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+FAILURES = (
+    httpx2.HTTPError,
+    httpx2.InvalidURL,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    UnicodeEncodeError,  # a token with an accent
+)
+Result = TypeVar("Result")
+
+
+def session() -> httpx2.Client:
+    """Return huggingface_hub's session, with bounds on the time and the size of an answer."""
+    client = get_session()
+    client.timeout = TIMEOUT
+    if _bound not in client.event_hooks["response"]:
+        client.event_hooks["response"].append(_bound)
+    return client
+
+
+def _bound(response: httpx2.Response) -> None:
+    assert isinstance(response.stream, httpx2.SyncByteStream)
+    listing = response.url.path.startswith("/api/")
+    response.stream = _Bounded(response.stream, LARGEST_LISTING if listing else math.inf)
+
+
+class _Bounded(httpx2.SyncByteStream):
+    """A body that ends in an error where it comes too slowly, or is too large."""
+
+    def __init__(self, stream: httpx2.SyncByteStream, most: float) -> None:
+        self.stream, self.most = stream, most
+
+    def __iter__(self) -> Iterator[bytes]:
+        since, window, received = time.monotonic(), 0, 0
+        for chunk in self.stream:
+            yield chunk
+            window += len(chunk)
+            received += len(chunk)
+            if received > self.most:
+                raise httpx2.RemoteProtocolError(f"the answer has more than {self.most} bytes")
+            if (now := time.monotonic()) - since > WINDOW:
+                if window < SLOWEST:
+                    raise httpx2.RemoteProtocolError(
+                        f"only {window} bytes came in {now - since:.0f} s"
+                    )
+                since, window = now, 0
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+def downloaded(download: Callable[[], Result], where: str) -> Result:
+    """Call a download of huggingface_hub, which tries again by itself, and waits without end."""
+
+    def refuse_long_waits(response: httpx2.Response) -> None:
+        if (_wait_asked_for(response) or 0) > LONGEST_WAIT:
+            raise refusal(f"{where}: {_busy(response.status_code)}")
+
+    client = session()
+    hooks = client.event_hooks
+    client.event_hooks = {**hooks, "response": [*hooks["response"], refuse_long_waits]}
+    try:
+        return with_retries(download, where, attempts=2)
+    finally:
+        client.event_hooks = hooks
+
+
+@contextmanager
+def cache_writable(where: str) -> Iterator[None]:
+    """Turn what hinders writing into the Hub cache into a message that says where that is."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or huggingface_hub.constants.HF_HUB_CACHE
+        raise refusal(
+            f"{where} could not be stored in the Hub cache ({place}): "
+            f"{error.strerror or error}. Free some space or check the permissions, or name another "
+            "folder with HF_HOME."
+        ) from None
+
+
+def with_retries(call: Callable[[], Result], where: str, attempts: int = ATTEMPTS) -> Result:
+    """Call until it succeeds, waiting between transient failures; raise GeometryError at last."""
+    failures = 0
+    while True:
+        try:
+            return call()
+        except FAILURES as error:
+            failures += 1
+            wait_or_raise(error, failures, where, attempts)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            failures += 1  # huggingface_hub's word for a download of another size than announced
+            wait_or_raise(httpx2.ReadError(str(error)), failures, where, attempts)
+        except HFValidationError as error:
+            raise refusal(f"{where} is no name of a repository: {error}") from None
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            failures += 1  # such as a page of a proxy, where the Hub's JSON was expected
+            answer = httpx2.RemoteProtocolError(
+                f"the answer makes no sense: {_without_token(str(error))[:200]}"
+            )
+            wait_or_raise(answer, failures, where, attempts)
+
+
+def wait_or_raise(error: Exception, failures: int, where: str, attempts: int = ATTEMPTS) -> None:
+    """Wait before the next attempt, or raise what the error means to a person."""
+    if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # snapshot_download hides the real one
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    transient = isinstance(error, httpx2.TransportError | httpx2.DecodingError) and not isinstance(
+        error, httpx2.LocalProtocolError | httpx2.UnsupportedProtocol
+    )
+    if failures >= attempts or not (transient or status in TRANSIENT):
+        raise explain(error, where) from None
+    asked = _wait_asked_for(error.response) if isinstance(error, HfHubHTTPError) else None
+    if asked is not None and asked > LONGEST_WAIT:
+        raise explain(error, where) from None
+    wait = (asked or min(2**failures, 60)) * random.uniform(1, 1.25)
+    progress = f"attempt {failures} of {attempts}, next in {wait:.0f} s"
+    print(_without_token(f"{where}: {_reason(error)}; {progress}"), file=sys.stderr)
+    time.sleep(wait)
+
+
+def explain(error: Exception, where: str) -> GeometryError:
+    """Turn an error of the Hub into a message that says what to do. Never shows the token."""
+    token = "Set HF_TOKEN, or run `hf auth login`"
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    if isinstance(error, OfflineModeIsEnabled):
+        advice = "HF_HUB_OFFLINE is set, so nothing can be fetched. Unset it, or use `path:`."
+    elif isinstance(error, GatedRepoError) or status == 403:
+        advice = (
+            "access is restricted (HTTP 403 or gated). Ask for access on the model's page, then "
+            f"use a token of the account that was granted it. {token}."
+        )
+    elif isinstance(error, RevisionNotFoundError):
+        advice = "the repository has no such revision (HTTP 404)."
+    elif isinstance(error, RemoteEntryNotFoundError):
+        advice = f"the repository has no such file (HTTP 404) at {_url(error)}."
+    elif status == 401 and "credentials" in str(error).lower():
+        advice = f"the token is invalid or expired (HTTP 401). {token} with a fresh one."
+    elif isinstance(error, RepositoryNotFoundError) or status == 404:
+        advice = (
+            f"there is no such repository, or it is private (HTTP {status}) at {_url(error)}. "
+            f"Check `repo:` for a typing mistake. {token} if it is private."
+        )
+    elif status == 401:
+        advice = f"the Hub asks for a token (HTTP 401). {token}."
+    elif status == 429:
+        advice = _busy(status)
+    elif status is not None:
+        advice = f"the Hub answered HTTP {status} at {_url(error)}. Run again later."
+    else:
+        advice = f"{_reason(error)} (at {_url(error)}). Check the network and HF_ENDPOINT."
+    return refusal(f"{where}: {advice}")
+
+
+def _busy(status: int) -> str:
+    limit = status == 429
+    what = (
+        "the Hub's rate limit is reached"
+        if limit
+        else f"the Hub asks to wait over {LONGEST_WAIT} s"
+    )
+    return f"{what} (HTTP {status}). Run again later, or with a token."
+
+
+def refusal(message: str) -> GeometryError:
+    return GeometryError(_without_token(message))
+
+
+def _without_token(message: str) -> str:
+    """Hide the token, which a server may send back in whatever it answers."""
+    token = get_token()
+    return message.replace(token, "<token>") if token else message
+
+
+def _wait_asked_for(response: httpx2.Response) -> float | None:
+    """Return the seconds that Retry-After or RateLimit ask for (RFC 9110, ratelimit-headers)."""
+    headers = response.headers
+    after = headers.get("Retry-After", "").strip()
+    found = re.fullmatch(r"(\d+)", after)
+    if found is None and response.status_code == 429:
+        found = re.search(r"\bt=(\d+)", headers.get("RateLimit", "")) or re.fullmatch(
+            r"\s*(\d+)\s*", headers.get("RateLimit-Reset", "")
+        )
+    return float(found[1]) + 1 if found else _seconds_until(after)  # int() refuses 5,000 digits
+
+
+def _seconds_until(date: str) -> float | None:
+    """Return the seconds until an HTTP date, None where it is over or is no date."""
+    try:
+        when = parsedate_to_datetime(date)
+    except (ValueError, TypeError, LookupError, OverflowError):
+        return None
+    wait = (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return wait + 1 if wait > 0 else None
+
+
+def raise_for_status(response: httpx2.Response) -> None:
+    try:
+        hf_raise_for_status(response)
+    except ValueError:  # it reads a rate limit with int()
+        raise HfHubHTTPError(f"HTTP {response.status_code}", response=response) from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, HfHubHTTPError):
+        return f"HTTP {error.response.status_code}"
+    if isinstance(error, httpx2.LocalProtocolError | UnicodeEncodeError):
+        return "a header could not be sent; the token may contain a line break or an accent"
+    if isinstance(error, httpx2.TimeoutException):
+        return f"nothing was received for {TIMEOUT} s"
+    return f"the connection failed ({type(error).__name__}: {error})"
+
+
+def _url(error: Exception) -> str:
+    """Return the address asked for, without what may hold a password or a signature."""
+    try:
+        source: Any = error.response if isinstance(error, HfHubHTTPError) else error
+        url = source.request.url
+    except (AttributeError, RuntimeError):  # httpx2 raises the latter where none is attached
+        return "an unknown address"
+    return str(url.copy_with(query=None, userinfo=b""))
