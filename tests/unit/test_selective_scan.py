@@ -252,6 +252,13 @@ def test_meta_tensors_have_the_shapes_of_the_results():
     assert (state_meta.shape, state_meta.dtype) == (state.shape, state.dtype)
 
 
+def test_a_tangent_is_refused_and_not_dropped():
+    x = {k: v for k, v in plain_case().items() if v is not None}
+    u = x.pop("u")
+    with pytest.raises(NotImplementedError, match="forward AD"):
+        torch.func.jvp(lambda u: selective_scan_fn(u, **x), (u,), (u,))
+
+
 def test_subnormals_are_alive_after_loading():
     assert 5e-324 != 0 and torch.tensor(1e-40).mul(0.5) != 0
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import time
 from xml.etree import ElementTree
 
 import pytest
@@ -13,6 +14,7 @@ from selective_scan.benchmark import (
     add_exponents,
     benchmark,
     expected_seconds,
+    require_cores,
     rounds,
     spread,
     table,
@@ -84,15 +86,17 @@ def test_a_step_that_knows_one_thread_only_is_recorded_with_one():
 
 
 def test_more_threads_than_cores_are_refused():
-    with pytest.raises(TooFewCores, match="100000 threads were asked for"):
-        run(EINSUM, threads=100_000)
+    with pytest.raises(TooFewCores, match=r"`mamba\.threads: 100000` asks for more cores than the"):
+        require_cores(100_000)
+    with pytest.raises(TooFewCores, match="more cores than the 1 that there are"):
+        require_cores(2, granted=1)
 
 
 @pytest.mark.parametrize(
     ("variant", "reason"),
     [
         (Variant("loops", scan_loops, longest=(5, "Python")), "only to length 5: Python"),
-        (Variant("huge", scan_loops, floats=10**12), "needs 192000.0 GB for"),
+        (Variant("huge", scan_loops, floats=10**12), "needs 192000.0 GB for (batch, length"),
     ],
 )
 def test_what_cannot_run_at_a_length_is_left_out_with_the_reason(variant, reason):
@@ -188,3 +192,22 @@ def test_the_picture_tells_variants_apart_without_colour(tmp_path):
 
 def test_a_picture_of_nothing_has_its_axes_still(tmp_path):
     assert "length of the sequence" in texts(drawn(tmp_path, []))
+
+
+def test_inputs_that_do_not_fit_are_not_made():
+    row = run(EINSUM, lengths=[10**12])[0]
+    assert (
+        row["skipped"] == "needs 192000.0 GB for inputs, output and what they are checked against"
+    )
+
+
+def test_a_tiny_length_does_not_judge_the_others():
+    slow_once = [0.1, 0.1, 0.1]
+
+    def run_it(x):
+        time.sleep(slow_once.pop() if slow_once else 0)
+        return scan_einsum(x)
+
+    variants = [Variant("v", run_it, order=2), Variant("tiny", scan_einsum, longest=(2, "so"))]
+    rows = benchmark(variants, [64], dim=3, state=2, repeats=3, seconds_per_call=0.5)
+    assert rows[-2]["length"] == 64 and rows[-2]["skipped"] == ""

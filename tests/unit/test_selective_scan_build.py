@@ -65,7 +65,7 @@ def test_a_level_that_does_not_exist_is_told_the_others(tmp_path):
 
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(BuildError, match=r"folder .*file cannot be made"):
+    with pytest.raises(BuildError, match=r"folder .*file cannot be written"):
         load_kernel(tmp_path / "file")
 
 

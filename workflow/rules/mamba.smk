@@ -48,6 +48,7 @@ rule benchmark_scan:
         runtime=60,
     params:
         scan=CONFIG.mamba.scan.model_dump(),
+        threads=CONFIG.mamba.threads,  # more than `--cores` are not cut down to them in silence
         code=code_digest("benchmark_scan.py"),
     script:
         "../scripts/benchmark_scan.py"
@@ -73,6 +74,7 @@ rule profile_mamba_model:
         runtime=60,
     params:
         model=CONFIG.mamba.model.model_dump(),
+        threads=CONFIG.mamba.threads,
         sequence=CONFIG.mamba.sequence.model_dump(),
         code=code_digest("profile_mamba_model.py"),
     script:

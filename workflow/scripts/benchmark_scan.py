@@ -12,13 +12,15 @@ with logged_to(snakemake.log[0]):
     from files import write_text
     from machine import cpu_model
     from selective_scan import load_kernel
-    from selective_scan.benchmark import benchmark, table
+    from selective_scan.benchmark import benchmark, require_cores, table
     from selective_scan.plot import plot_scaling
     from selective_scan.variants import all_variants
 
     folder = Path(snakemake.input.record).parent
     kernel = load_kernel(folder)
-    rows = benchmark(all_variants(folder), threads=snakemake.threads, **snakemake.params.scan)
+    threads = snakemake.params.threads
+    require_cores(threads, snakemake.threads)
+    rows = benchmark(all_variants(folder), threads=threads, **snakemake.params.scan)
     machine = {"cpu": cpu_model(), "compiler": kernel.compiler, "flags": " ".join(kernel.flags)}
     write_text(Path(snakemake.output.table), table([row | machine for row in rows]))
     plot_scaling(rows, Path(snakemake.output.figure))

@@ -14,9 +14,11 @@ with logged_to(snakemake.log[0]):
     from files import write_json, write_text
     from machine import cpu_model
     from selective_scan import load_kernel
+    from selective_scan.benchmark import require_cores
     from selective_scan.model import compare, load_model, load_tokens
 
-    torch.set_num_threads(snakemake.threads)
+    require_cores(snakemake.params.threads, snakemake.threads)
+    torch.set_num_threads(snakemake.params.threads)
     kernel = load_kernel(Path(snakemake.input.record).parent)
     model = load_model(**snakemake.params.model)
     vocabulary = model.get_input_embeddings().num_embeddings

@@ -24,6 +24,7 @@ from selective_scan.variants import Inputs, Variant, make_inputs
 
 TOLERANCE = 1e-5  # of the largest value, against float64
 FIT_FROM = 8192  # lengths below are ruled by what a call costs at all
+BYTES_AROUND = 64  # each number's own: inputs, outputs in both layouts, three copies in float64
 BRIEF = 0.05  # seconds; before a call of less, threads may have to be woken up first
 
 Row = dict[str, Any]
@@ -45,13 +46,13 @@ def available_memory() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def require_cores(threads: int) -> None:
-    """Raise TooFewCores unless this process may run on that many cores."""
-    cores = len(os.sched_getaffinity(0))
+def require_cores(threads: int, granted: int | None = None) -> None:
+    """Raise TooFewCores unless this process may run on that many cores, and was granted them."""
+    cores = min(len(os.sched_getaffinity(0)), granted or threads)
     if cores < threads:
         raise TooFewCores(
-            f"{threads} threads were asked for, and the machine gave {cores} cores. "
-            "Set `mamba.threads` to what it gives."
+            f"`mamba.threads: {threads}` asks for more cores than the {cores} that there are here "
+            "for this job. Lower it, or give Snakemake more `--cores`."
         )
 
 
@@ -71,22 +72,28 @@ def benchmark(
 
     Raises Disagreement if a variant's output is further than TOLERANCE from the float64 recurrence.
     """
-    require_cores(threads)
     torch.set_num_threads(threads)
     rows: list[Row] = []
     known: dict[str, tuple[int, float]] = {}  # length and seconds, by which the next is judged
     tiny = {v.longest[0] for v in variants if v.longest}
     for length in sorted({*lengths, *tiny}):
-        inputs = make_inputs(batch, dim, length, state)
+        elements = batch * dim * length
         reasons = {
-            v.name: reason_to_skip(v, inputs, expected_seconds(v, length, known), seconds_per_call)
+            v.name: reason_to_skip(
+                v, length, elements, state, expected_seconds(v, length, known), seconds_per_call
+            )
             for v in variants
         }
         chosen = [v for v in variants if not reasons[v.name]]
-        seconds: dict[str, float] = {}
-        errors = check(chosen, inputs, seconds)
-        times = rounds(chosen, inputs, repeats, seconds, seconds_per_call)
-        known |= {name: (length, statistics.median(own)) for name, own in times.items()}
+        errors: dict[str, float] = {}
+        times: dict[str, list[float]] = {}
+        if chosen:
+            inputs = make_inputs(batch, dim, length, state)
+            seconds: dict[str, float] = {}
+            errors = check(chosen, inputs, seconds)
+            times = rounds(chosen, inputs, repeats, seconds, seconds_per_call)
+        if length in lengths:  # a tiny one says what a call costs at all, and no more
+            known |= {name: (length, min(own)) for name, own in times.items()}
         base = {"length": length, "batch": batch, "dim": dim, "state": state, "dtype": "float32"}
         for v in variants:
             row = {"variant": v.name, **base, "threads": 1 if v.one_thread else threads}
@@ -103,13 +110,19 @@ def expected_seconds(variant: Variant, length: int, known: dict[str, tuple[int, 
     return seconds * (length / measured) ** variant.order
 
 
-def reason_to_skip(variant: Variant, inputs: Inputs, expected: float, allowed: float) -> str:
-    """Why a variant cannot be run at this size, or an empty string."""
-    length, needs = inputs.u.shape[2], variant.floats * inputs.elements * 4
+def reason_to_skip(
+    variant: Variant, length: int, elements: int, state: int, expected: float, allowed: float
+) -> str:
+    """Why a variant cannot be run on `elements` (batch * dim * length) numbers; else empty."""
     if variant.longest and length > variant.longest[0]:
         return f"only to length {variant.longest[0]}: {variant.longest[1]}"
-    if needs > 0.7 * available_memory():
-        return f"needs {needs / 1e9:.1f} GB for (batch, length, dim, state) intermediates"
+    needs = {
+        "inputs, output and what they are checked against": BYTES_AROUND * elements,
+        "(batch, length, dim, state) intermediates": variant.floats * elements * state * 4,
+    }
+    for what, size in needs.items():
+        if size > 0.7 * available_memory():
+            return f"needs {size / 1e9:.1f} GB for {what}"
     if expected > allowed:
         return f"a call would take about {expected:.1f} s"
     return ""

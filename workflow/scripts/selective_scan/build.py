@@ -15,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,6 +38,7 @@ LEVELS: dict[str, tuple[str, ...]] = {
 # The two -fno- flags only drop errno and floating-point traps, which nobody here reads.
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fopenmp")
 
+LONGEST_BUILD = 3600  # seconds, after which nobody compiles in a folder any more
 LEAST_GCC = 12  # __builtin_shufflevector, and _Float16 in C++
 COMPILERS = ("g++", "g++-15", "g++-14", "g++-13", "g++-12", "c++")  # looked for in this order
 INSTALL_HINT = (
@@ -228,10 +230,16 @@ def _features(level: str) -> tuple[str, ...]:
 
 
 def _make_folder(folder: Path) -> None:
+    """Make the folder of the builds, without what a killed compilation left there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".build-*"):
+            if time.time() - left.stat().st_mtime > LONGEST_BUILD:
+                shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".build-"):
+            pass  # it can be written to
     except OSError as error:
-        raise BuildError(f"the scan kernel's folder {folder} cannot be made: {error}") from error
+        raise BuildError(f"the scan kernel's folder {folder} cannot be written: {error}") from error
 
 
 def _digest(parts: list[str]) -> str:
@@ -244,5 +252,6 @@ def _run(command: list[str]) -> str:
     except OSError as error:
         raise BuildError(f"`{command[0]}` cannot be run: {error}") from error
     if done.returncode:
-        raise BuildError(f"`{command[0]}` failed:\n{done.stderr or done.stdout}")
+        said = done.stderr or done.stdout or f"it ended with {done.returncode} and said nothing"
+        raise BuildError(f"`{command[0]}` failed as a C++ compiler:\n{said}\n{INSTALL_HINT}")
     return done.stdout

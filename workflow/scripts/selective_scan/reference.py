@@ -8,12 +8,13 @@ from torch.nn import functional as F
 
 
 def per_channel(matrix: Tensor, batch: int, dim: int, length: int) -> Tensor:
-    """B or C in any of its shapes as (batch, dim, state, length), without copying."""
+    """B or C in any of its shapes as (batch, dim, state, length); a view but for several groups."""
     if matrix.dim() == 2:
         return matrix[None, :, :, None].expand(batch, dim, -1, length)
     if matrix.dim() == 3:
-        matrix = matrix[:, None]
-    return matrix.repeat_interleave(dim // matrix.shape[1], dim=1)
+        return matrix[:, None].expand(batch, dim, -1, length)
+    groups = matrix.shape[1]
+    return matrix[:, :, None].expand(-1, -1, dim // groups, -1, -1).flatten(1, 2)
 
 
 def selective_scan_reference(
@@ -30,7 +31,8 @@ def selective_scan_reference(
 ) -> tuple[Tensor, Tensor]:
     """selective_scan_fn's y and last state in float64, one time after the other.
 
-    Shapes as in selective_scan_fn. One state is kept, so memory does not grow with the length.
+    Shapes as in selective_scan_fn. One state is kept: beside float64 copies of the operands and y,
+    memory does not grow with the length.
     """
     batch, dim, length = u.shape
     u, delta, A = u.double(), delta.double(), A.double()

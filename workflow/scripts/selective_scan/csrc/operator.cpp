@@ -8,6 +8,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -204,6 +205,12 @@ TORCH_LIBRARY_IMPL(SCAN_NAMESPACE, CPU, m) {
     m.impl("scan", scan_new);
     m.impl("scan.out", scan_out);
     m.impl("causal_conv1d", conv_new);
+}
+
+// Without it a tangent of forward-mode differentiation would be dropped in silence.
+TORCH_LIBRARY_IMPL(SCAN_NAMESPACE, Autograd, m) {
+    for (const char* name : {"scan", "scan.out", "causal_conv1d"})
+        m.impl(name, torch::autograd::autogradNotImplementedFallback());
 }
 
 TORCH_LIBRARY_IMPL(SCAN_NAMESPACE, Meta, m) {
