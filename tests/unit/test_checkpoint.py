@@ -88,6 +88,13 @@ def test_shards_without_an_index_are_all_looked_at(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
+def test_a_shard_that_is_missing_without_an_index_is_told(tmp_path, suffix):
+    write(tmp_path, shard(suffix, 1), SHARDS[1])
+    message = refusal(lambda: open_checkpoint(tmp_path).choose())
+    assert f"neither an index nor all 2 files that '{shard(suffix, 1)}' is one of" in message
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
 def test_without_an_index_one_tensor_in_two_files_is_refused(tmp_path, suffix):
     sharded(tmp_path, suffix)
     (tmp_path / f"{FORMATS[suffix]}.{suffix}.index.json").unlink()

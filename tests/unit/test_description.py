@@ -166,12 +166,13 @@ def test_a_plot_is_drawn_from_the_decompositions_that_were_described(tmp_path):
         plot_model("m", paths, decompositions, {"seconds": tmp_path / "seconds.svg"})
 
 
-def test_a_summary_is_not_made_of_a_description_of_another_decomposition(tmp_path):
+@pytest.mark.parametrize("what", ["decomposition", "causal"])
+def test_a_summary_is_not_made_of_a_description_of_another_file(tmp_path, what):
     paths = results_of(tmp_path / "m", step1=0, step2=1)
     for path in paths:
-        (path.parent / "decomposition").rename(path.with_name("decomposition.safetensors"))
+        (path.parent / what).rename(path.with_name(f"{what}.safetensors"))
     assert len(gather(paths)) == 2
-    exchanged(*(path.with_name("decomposition.safetensors") for path in paths))
+    exchanged(*(path.with_name(f"{what}.safetensors") for path in paths))
     with pytest.raises(UserError, match=r"is not what m/step1 was described from"):
         gather(paths)
 
@@ -181,6 +182,17 @@ def test_facts_about_another_decomposition_are_refused():
     decompose = {"unembedding_sha256": "a", "decomposition_sha256": "b"}
     with pytest.raises(UserError, match=r"decompose.json of m/step1 is about another decompo"):
         describe("m", "step1", extract, decompose, decompose | {"decomposition_sha256": "c"})
+
+
+@pytest.mark.parametrize(
+    "asked", [{"commit": "b"}, {"tensor": "other.weight"}, {"precision": "float32"}, {"rows": 8}]
+)
+def test_facts_of_what_is_not_asked_for_are_refused(asked):
+    extract = {"revision": "step1", "sha256": "a", "commit": "a", "tensor": "lm_head.weight"}
+    decompose = {"unembedding_sha256": "a", "precision": "float64", "rows": 9}
+    (key,) = asked
+    with pytest.raises(UserError, match=rf"^m/step1 was made with {key} .* is asked for"):
+        describe("m", "step1", extract, decompose, {}, asked)
 
 
 def test_names_are_shown_as_they_are_in_the_plots(tmp_path):

@@ -1,5 +1,8 @@
 """A repository of the Hub is read by byte range, over a network that fails in every way it can."""
 
+import gzip
+import json
+import math
 import os
 import subprocess
 import sys
@@ -7,6 +10,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import huggingface_hub._tree_cache
 import huggingface_hub.constants
 import numpy as np
 import pytest
@@ -313,7 +317,7 @@ def test_an_encoding_that_cannot_be_decoded_is_asked_for_again(hub, repository):
 
 def test_an_encoding_that_can_never_be_decoded_is_given_up(hub, repository):
     fail(hub, headers={"Content-Encoding": "gzip"}, times=99)
-    assert "DecodingError" in refusal(lambda: read(repository, FILE, 0, 1000))
+    assert "encoded as 'gzip', unasked" in refusal(lambda: read(repository, FILE, 0, 1000))
     assert len(gets(hub)) == client.ATTEMPTS
 
 
@@ -764,6 +768,59 @@ def test_a_list_of_files_that_comes_a_byte_at_a_time_is_given_up(hub, repository
 def test_a_list_of_files_without_end_is_given_up(hub, repository, monkeypatch):
     monkeypatch.setattr(client, "LARGEST_LISTING", 50)
     assert "more than 50 bytes" in refusal(repository.sizes)
+
+
+def test_a_list_of_files_of_another_commit_is_refused(hub, repository):
+    other = hub.add(REPO, "other", {FILE: BODY[:100]})
+    listing = json.dumps({"id": REPO, "sha": other, "siblings": []}).encode()
+    hub.faults.append(Fault("/revision/", replace=listing, times=99))
+    assert f"the list of files is of the commit {other}" in refusal(repository.sizes)
+
+
+def test_an_answer_that_is_encoded_unasked_is_refused(hub, repository):
+    bomb = gzip.compress(b" " * 10_000_000)
+    headers = {"Content-Encoding": "gzip"}
+    hub.faults.append(Fault("/revision/", replace=bomb, headers=headers, times=99))
+    assert "encoded as 'gzip', unasked" in refusal(repository.sizes)
+
+
+def test_an_error_without_end_is_given_up(hub, repository, monkeypatch):
+    monkeypatch.setattr(client, "LARGEST_ERROR", 50)
+    hub.faults.append(Fault(f"{FILE}$", relabel=404, replace=b"x" * 1000, times=99))
+    assert "more than 50 bytes" in refusal(lambda: read(repository, FILE, 0, 10))
+
+
+def test_pages_without_end_are_given_up(hub, repository, monkeypatch):
+    monkeypatch.setattr(client, "MOST_ANSWERS", 20)
+    following = {"Link": f'<{hub.endpoint}/api/models/{REPO}/tree/main>; rel="next"'}
+    hub.faults.append(Fault("/tree/", headers=following, times=math.inf))
+    assert "the Hub has sent 20 answers, and is not done" in refusal(repository.snapshot)
+
+
+def test_a_next_page_on_another_host_is_asked_for_without_the_token(hub, repository, monkeypatch):
+    hub.gate(REPO, TOKEN)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    path = f"/api/models/{REPO}/tree/{repository.commit}"
+    following = {"Link": f'<{hub.other_host}{path}>; rel="next"'}
+    hub.faults.append(Fault("/tree/", headers=following))
+    repository.snapshot()
+    elsewhere = [r for r in hub.requests if hub.other_host.endswith(r.headers["host"])]
+    assert elsewhere and not [r for r in elsewhere if "authorization" in r.headers]
+
+
+def test_a_token_that_a_header_says_is_not_logged(hub, repository, monkeypatch, caplog, capfd):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    fail(hub, headers={"X-HF-Warning": f"auth; the token {TOKEN} is old"})
+    hub.faults.append(Fault("/revision/", headers={"X-HF-Warning": f"auth; {TOKEN}"}))
+    read(repository, FILE, 0, 10)
+    assert TOKEN not in caplog.text + "".join(capfd.readouterr())
+
+
+def test_a_list_that_was_cut_short_is_forgotten_until_the_next_run(hub, repository, monkeypatch):
+    hub.faults.append(Fault("/tree/", replace=b"[]"))
+    assert "config.json is absent, or of another commit" in refusal(repository.snapshot)
+    monkeypatch.setattr(huggingface_hub._tree_cache, "_IN_MEMORY_TREE_CACHE", {})  # another run
+    assert read(repository.snapshot(), FILE, 0, 10) == BODY[:10]
 
 
 def test_a_list_of_files_that_is_nested_without_end_is_an_error(hub, repository):

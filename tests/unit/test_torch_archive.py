@@ -465,6 +465,7 @@ def test_no_damage_makes_it_fail_in_another_way(tmp_path_factory, real, data):
         assert str(folder / FILE) in str(error)
 
 
+COPY = b"ccollections\nOrderedDict\nh\0\x85R"  # of what was remembered first
 TUPLES = b"2\x86" * 60  # each holds the last one twice: 2^60 to whoever looks at all of it
 
 
@@ -480,10 +481,11 @@ TUPLES = b"2\x86" * 60  # each holds the last one twice: 2^60 to whoever looks a
         b"\x80\4K\1" + b"\x85" * 20_000 + b"\x8c\1x\x93.",
         b"\x80\2ccollections\nOrderedDict\nK\1" + TUPLES + b"K\1\x86\x85\x85R.",
         b"\x80\2ccollections\nOrderedDict\nK\1" + b"\x85" * 20_000 + b"K\1\x86\x85\x85R.",
+        b"\x80\2](" + b"K\1K\2\x86" * 20_000 + b"eq\0" + COPY * 20_000 + b".",
     ],
     ids=[
         *("memo index", "key", "storage", "shape", "length"),
-        *("name", "deep name", "pairs", "deep pairs"),
+        *("name", "deep name", "pairs", "deep pairs", "copies"),
     ],
 )
 def test_a_small_pickle_takes_little_time_and_memory(tmp_path, content):
@@ -535,3 +537,8 @@ def test_an_archive_without_checksums_is_read(tmp_path):
     finally:
         set_crc32_options(computed)
     assert tensors_of(tmp_path)["lm_head.weight"].crc32 is None
+
+
+def test_a_tensor_that_is_negated_lazily_is_refused(tmp_path):
+    saved(tmp_path, {"lm_head.weight": torch._neg_view(matrix())})
+    assert "negated or conjugated lazily" in refusal(tmp_path)

@@ -122,6 +122,24 @@ def checkpoint_files(wildcards):
     return sorted(str(f) for f in found if f.exists())
 
 
+def checkpoint_state(wildcards):
+    """Return size and date of a local checkpoint's files: one may be replaced by an older file."""
+    states = ((path, Path(path).stat()) for path in checkpoint_files(wildcards))
+    return [(path, state.st_size, state.st_mtime_ns) for path, state in states]
+
+
+def asked(wildcards):
+    """Return what a geometry.json has to have been made with."""
+    model = model_params(wildcards)
+    return {
+        "repo": model.repo or str(model.path),
+        "commit": commit(wildcards),
+        "tensor": model.unembedding,
+        "precision": CONFIG.precision,
+        "rows": model.rows,
+    }
+
+
 def checkpoints_resolved(model):
     """Return the folder names of a model's revisions, once they are resolved."""
     pinned = checkpoints.resolve_revisions.get(model=model).output[0]

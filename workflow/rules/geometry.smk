@@ -81,6 +81,7 @@ rule extract_unembedding:
     params:
         path=lambda wildcards: model_params(wildcards).path,
         repo=lambda wildcards: model_params(wildcards).repo,
+        files=checkpoint_state,
         commit=commit,
         tensor=lambda wildcards: model_params(wildcards).unembedding,
         download=CONFIG.download,
@@ -148,6 +149,7 @@ rule transform_unembedding:
         backend=CONFIG.backend,
         choice=CHOICE,
         on_rank_deficient=CONFIG.on_rank_deficient,
+        asked=asked,
         code=code_digest("transform_unembedding.py"),
     script:
         "../scripts/transform_unembedding.py"
@@ -156,7 +158,9 @@ rule transform_unembedding:
 rule summarize_geometry:
     """Gather one row per model and revision."""
     input:
-        of_every_revision("results/geometry/{model}/{revision}/geometry.json"),
+        geometry=of_every_revision("results/geometry/{model}/{revision}/geometry.json"),
+        # Compared with what is described, and not read.
+        causal=of_every_revision("results/geometry/{model}/{revision}/causal.safetensors"),
     output:
         report(
             "results/geometry/summary.csv",

@@ -34,6 +34,9 @@ def salvage(workflow: Any) -> list[str]:
         geometries = [path for path in finished(RESULTS) if path in done]
         made = _gather(workflow.persistence, waiting, geometries)
     except UserError as error:
+        for job in waiting:  # what an earlier run made of all of them is true no longer
+            for output in job.output:
+                Path(output).unlink(missing_ok=True)
         return [f"What is finished could not be summarized. {error}"]
     missed = {_name(job) for job in described if not dag.noneedrun_finished(job)} - reasons.keys()
     return _lines(made, len(geometries), reasons, len(missed))

@@ -14,7 +14,7 @@ with logged_to(snakemake.log[0]):
     from files import write_text
     from unembedding.description import gather, summary
 
-    geometries = gather(Path(path) for path in snakemake.input)
+    geometries = gather(Path(path) for path in snakemake.input.geometry)
     for geometry in geometries:
         if other := geometry["duplicate_of"]:
             name = f"{geometry['model']}/{geometry['revision']}"

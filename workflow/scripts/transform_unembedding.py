@@ -43,6 +43,7 @@ with logged_to(log), profiled("transform", profile, Path(log)) as clock:
         revision=unquote(snakemake.wildcards.revision),
         extract=read_facts(Path(snakemake.input.extract)),
         decompose=decompose,
+        asked=snakemake.params.asked,
         transform={
             **facts,
             "backend": backend.name,

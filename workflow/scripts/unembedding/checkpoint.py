@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +37,7 @@ FORMATS = (
     Format("pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", read_archive),
     Format("model.pt", "model.pt.index.json", ".pt", read_archive),
 )
+SHARD = re.compile(r"-of-(\d{1,5})\.")  # in the names of files that are one checkpoint together
 NO_WEIGHTS = (
     "optim",
     "scheduler",
@@ -90,7 +92,15 @@ class Checkpoint:
 
     def _names_without_index(self, fmt: Format) -> dict[str, str]:
         places: dict[str, str] = {}
-        for file in self._files(fmt):
+        files = self._files(fmt)
+        for file in files:
+            shards = SHARD.search(file)
+            if shards and sum(shards[0] in other for other in files) < int(shards[1]):
+                raise GeometryError(
+                    f"{self.source.where()} holds neither an index nor all {int(shards[1])} files "
+                    f"that {file!r} is one of. Fetch the others too."
+                )
+        for file in files:
             for name in self.tensors(file):
                 if name in places:
                     raise GeometryError(

@@ -49,14 +49,28 @@ def describe(
     extract: dict[str, Any],
     decompose: dict[str, Any],
     transform: dict[str, Any],
+    asked: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the content of geometry.json from the facts that the three stages recorded."""
+    """Return the content of geometry.json from the facts that the three stages recorded.
+
+    ``asked`` has what the configuration asks of them now, by the names in the facts; None there is
+    left to them. Raises GeometryError where they are of another checkpoint, of different matrices,
+    or of what was not asked: a job may outlive its driver, and write into a later run.
+    """
     stages = {"extract": extract, "decompose": decompose, "transform": transform}
     if extract["revision"] != revision:
         raise GeometryError(
             f"What was fetched for {model}/{revision} says that it is {extract['revision']!r}. "
             "Delete the revision's folder and run again."
         )
+    for key, wanted in (asked or {}).items():
+        found = {**decompose, **extract}[key]
+        if wanted is not None and found != wanted:
+            raise GeometryError(
+                f"{model}/{revision} was made with {key} {found!r}, and {wanted!r} is asked for; a "
+                "job of an earlier run may have written it. Delete the revision's folder and run "
+                "again."
+            )
     used = {facts["unembedding_sha256"] for facts in (decompose, transform)}
     if used != {extract["sha256"]}:
         raise GeometryError(
@@ -91,6 +105,7 @@ def describe(
         "whitening_residual": transform["whitening_residual"],
         "precision": decompose["precision"],
         "decomposition_sha256": digest,
+        "causal_sha256": transform["causal_sha256"],
         "backend": decompose["backend"],
         "device": decompose["device"],
         "backend_reason": decompose["reason"],
@@ -127,16 +142,16 @@ def _in_its_place(path: Path) -> dict[str, Any]:
             f"{path} describes another checkpoint, {geometry['model']}/{geometry['revision']}. "
             "Delete it and run again."
         )
-    decomposition = path.with_name("decomposition.safetensors")
-    if decomposition.exists():
-        require_same_decomposition(geometry, decomposition)
+    for file in ("decomposition", "causal"):
+        if (beside := path.with_name(f"{file}.safetensors")).exists():
+            require_described(geometry, file, beside)
     return geometry
 
 
-def require_same_decomposition(geometry: Mapping[str, Any], decomposition: Path) -> None:
-    """Raise GeometryError where a geometry.json was made from another decomposition than this.
+def require_described(geometry: Mapping[str, Any], what: str, path: Path) -> None:
+    """Raise GeometryError where the decomposition or causal file is not what a geometry.json is of.
 
-    Such as by a job that went on after its driver had been killed, beside a run that was
+    Such as one by a job that went on after its driver had been killed, beside a run that was
     configured otherwise.
     """
     from unembedding.tensor_file import (  # imports NumPy; the Snakefile needs none
@@ -144,10 +159,10 @@ def require_same_decomposition(geometry: Mapping[str, Any], decomposition: Path)
         TensorFile,
     )
 
-    if TensorFile(decomposition).metadata.get(SHA256) != geometry.get("decomposition_sha256"):
+    if TensorFile(path).metadata.get(SHA256) != geometry.get(f"{what}_sha256"):
         raise GeometryError(
-            f"{decomposition} is not what {geometry['model']}/{geometry['revision']} was described "
-            "from (geometry.json). Delete the revision's folder and run again."
+            f"{path} is not what {geometry['model']}/{geometry['revision']} was described from "
+            "(geometry.json). Delete the revision's folder and run again."
         )
 
 

@@ -58,6 +58,8 @@ class HubRepository:
             info = HfApi().model_info(
                 self.repo, revision=self.commit, files_metadata=True, timeout=hub_requests.TIMEOUT
             )
+            if info.sha != self.commit:
+                raise httpx2.RemoteProtocolError(f"the list of files is of the commit {info.sha}")
             return {
                 f.rfilename: (int(f.size or 0), f.lfs.sha256 if f.lfs else f.blob_id)
                 for f in info.siblings or []
@@ -162,8 +164,10 @@ class HubRepository:
             )
             # What the Hub says is of another commit is stored under that one.
             absent = [n for n in self._listed() if not (folder / n).exists()]
-            if absent:
-                raise httpx2.RemoteProtocolError(f"{absent[0]} was sent as of another commit")
+            if absent:  # or the list that huggingface_hub keeps in the cache lacked it
+                kept = folder.parent.parent / "trees" / f"{self.commit}.json"
+                kept.unlink(missing_ok=True)
+                raise httpx2.RemoteProtocolError(f"{absent[0]} is absent, or of another commit")
             return folder
 
         with cache_writable(self.where()):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from itertools import count
 from typing import Any, TypeVar
 
 import httpx2
@@ -34,6 +35,8 @@ TIMEOUT = 30  # seconds without a byte; huggingface_hub's shared client has none
 ATTEMPTS = 6  # in a row
 SLOWEST, WINDOW = 100_000, 60  # bytes that have to come in so many seconds
 LARGEST_LISTING = 64 * 2**20  # bytes; a repository of 10,000 files has 5 MB
+LARGEST_ERROR = 2**20  # bytes of an answer that says what is wrong
+MOST_ANSWERS = 10_000  # to one download of a checkpoint; a Hub may send on from page to page
 LONGEST_WAIT = 300  # seconds, whatever the server asks for
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 FAILURES = (
@@ -50,22 +53,38 @@ def session() -> httpx2.Client:
     """Return huggingface_hub's session, with bounds on the time and the size of an answer."""
     client = get_session()
     client.timeout = TIMEOUT
+    client.headers["Accept-Encoding"] = "identity"  # a few bytes can be decoded to any number
     if _bound not in client.event_hooks["response"]:
         client.event_hooks["response"].append(_bound)
+        client.event_hooks["request"].append(_keep_token)
     return client
+
+
+def _keep_token(request: httpx2.Request) -> None:
+    """Take the token from a request to another host, such as one that a header of the Hub names."""
+    home = httpx2.URL(huggingface_hub.constants.ENDPOINT)
+    if (request.url.host, request.url.port) != (home.host, home.port):
+        request.headers.pop("Authorization", None)
 
 
 def _bound(response: httpx2.Response) -> None:
     assert isinstance(response.stream, httpx2.SyncByteStream)
+    for name, value in response.headers.items():  # huggingface_hub logs what some of them say
+        response.headers[name] = _without_token(value)
+    if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+        raise httpx2.RemoteProtocolError(
+            f"the answer is encoded as {encoding!r}, unasked", request=response.request
+        )
     listing = response.url.path.startswith("/api/")
-    response.stream = _Bounded(response.stream, LARGEST_LISTING if listing else math.inf)
+    most = LARGEST_ERROR if response.is_error else LARGEST_LISTING if listing else math.inf
+    response.stream = _Bounded(response.stream, response.request, most)
 
 
 class _Bounded(httpx2.SyncByteStream):
     """A body that ends in an error where it comes too slowly, or is too large."""
 
-    def __init__(self, stream: httpx2.SyncByteStream, most: float) -> None:
-        self.stream, self.most = stream, most
+    def __init__(self, stream: httpx2.SyncByteStream, request: httpx2.Request, most: float) -> None:
+        self.stream, self.request, self.most = stream, request, most
 
     def __iter__(self) -> Iterator[bytes]:
         since, window, received = time.monotonic(), 0, 0
@@ -74,11 +93,13 @@ class _Bounded(httpx2.SyncByteStream):
             window += len(chunk)
             received += len(chunk)
             if received > self.most:
-                raise httpx2.RemoteProtocolError(f"the answer has more than {self.most} bytes")
+                raise httpx2.RemoteProtocolError(
+                    f"the answer has more than {self.most} bytes", request=self.request
+                )
             if (now := time.monotonic()) - since > WINDOW:
                 if window < SLOWEST:
                     raise httpx2.RemoteProtocolError(
-                        f"only {window} bytes came in {now - since:.0f} s"
+                        f"only {window} bytes came in {now - since:.0f} s", request=self.request
                     )
                 since, window = now, 0
 
@@ -89,13 +110,17 @@ class _Bounded(httpx2.SyncByteStream):
 def downloaded(download: Callable[[], Result], where: str) -> Result:
     """Call a download of huggingface_hub, which tries again by itself, and waits without end."""
 
-    def refuse_long_waits(response: httpx2.Response) -> None:
+    answers = count(1)
+
+    def refuse(response: httpx2.Response) -> None:
+        if next(answers) > MOST_ANSWERS:
+            raise refusal(f"{where}: the Hub has sent {MOST_ANSWERS} answers, and is not done.")
         if (_wait_asked_for(response) or 0) > LONGEST_WAIT:
             raise refusal(f"{where}: {_busy(response.status_code)}")
 
     client = session()
     hooks = client.event_hooks
-    client.event_hooks = {**hooks, "response": [*hooks["response"], refuse_long_waits]}
+    client.event_hooks = {**hooks, "response": [*hooks["response"], refuse]}
     try:
         return with_retries(download, where, attempts=2)
     finally:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from files import read_facts
 from plotting import save
-from unembedding.description import identical, require_same_decomposition
+from unembedding.description import identical, require_described
 from unembedding.revisions import run_of
 from unembedding.tensor_file import TensorFile
 
@@ -66,7 +66,7 @@ def plot_model(
     pairs = zip(geometries, decompositions, strict=True)
     points = _with_twins([Point(read_facts(g), d) for g, d in pairs])
     for point in points:
-        require_same_decomposition(point.geometry, point.decomposition)
+        require_described(point.geometry, "decomposition", point.decomposition)
     points.sort(key=lambda p: (p.training is None, p.training or (0, 0)))
     draw = {
         "spectrum": _spectrum,

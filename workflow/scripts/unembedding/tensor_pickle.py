@@ -156,11 +156,22 @@ def _items(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         yield key, value
 
 
-def _ordered_dict(pairs: Any = ()) -> dict[Any, Any]:
-    return dict(_items(pairs))
+def _ordered_dict(*pairs: Any) -> dict[Any, Any]:
+    """An empty one, to be filled item by item: to copy another takes time without bound."""
+    if any(pairs):
+        raise ValueError("it makes a dict of what it has already")
+    return {}
 
 
-def _describe(storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> Described:
+def _describe(
+    storage: Any,
+    offset: Any,
+    shape: Any,
+    stride: Any,
+    requires_grad: Any = None,
+    hooks: Any = None,
+    metadata: Any = None,
+) -> Described:
     possible = (
         isinstance(storage, Storage)
         and type(shape) is type(stride) is tuple
@@ -170,6 +181,11 @@ def _describe(storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> De
     )
     if not possible:
         raise GeometryError("its pickle describes an impossible tensor; refused.")
+    if metadata:
+        raise GeometryError(
+            "a tensor in it is negated or conjugated lazily. Load it once with torch, and save it "
+            "again after `.resolve_neg().resolve_conj()`."
+        )
     return Described(storage, offset, shape, stride)
 
 

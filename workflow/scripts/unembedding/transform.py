@@ -20,6 +20,8 @@ from unembedding.tensor_file import SAFETENSORS, SHA256, TensorFile, TensorWrite
 
 G = "g"
 INVERSE_SQRT = "inverse_sqrt_covariance"
+CAUSAL_SHA256 = "causal_sha256"
+"""Key of facts: the digest of g and C^(−1/2) in the file that they are about."""
 
 
 def transform(
@@ -57,7 +59,10 @@ def transform(
             G: ("F32", (rows, len(mean))),
             INVERSE_SQRT: (SAFETENSORS[dtype.name], inverse_sqrt.shape),
         }
-        made_from = {UNEMBEDDING_SHA256: gamma.metadata[SHA256]}
+        made_from = {
+            UNEMBEDDING_SHA256: gamma.metadata[SHA256],
+            DECOMPOSITION_SHA256: decomposed.metadata[SHA256],
+        }
         writer = TensorWriter(file, tensors, {"rows": str(rows), **made_from})
         with clock("write"):
             matrix = inverse_sqrt.astype(np.float32)
@@ -71,6 +76,7 @@ def transform(
             for first in range(0, len(mean), step):
                 writer.write(inverse_sqrt[first : first + step].astype(dtype))
             writer.close()
+            made_from[CAUSAL_SHA256] = writer.sha256
     del inverse_sqrt, matrix
     with clock("whitening residual"):
         projector = None
@@ -78,7 +84,7 @@ def transform(
             vectors = decomposed.read("eigenvectors", 2)
             projector = backend.scaled_outer(vectors, kept.astype(np.float64))
         facts["whitening_residual"] = whitening_residual(target, backend, projector)
-    return {"rows": rows, **facts, **made_from, DECOMPOSITION_SHA256: decomposed.metadata[SHA256]}
+    return {"rows": rows, **facts, **made_from}
 
 
 def spectrum_facts(eigenvalues: np.ndarray) -> dict[str, Any]:
@@ -140,7 +146,7 @@ def _require_finite(finite: bool, where: Path) -> None:
     if not finite:
         raise GeometryError(
             f"g of {where} leaves the range of float32: the covariance is too close to one without "
-            "full rank, or its values are too small."
+            "full rank, or its values are too small or too large."
         )
 
 
