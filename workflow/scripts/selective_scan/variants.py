@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from selective_scan import build as _build
 from selective_scan.interface import selective_scan_fn
 
-TINY = 32  # length; to compile so many steps of an unrolled loop takes ten seconds
+TINY = 16  # length; to compile so many steps of an unrolled loop takes some seconds
 
 
 @dataclass(frozen=True)
