@@ -95,7 +95,7 @@ def test_each_fault_costs_at_most_its_own_checkpoint(tmp_path, download, report)
         done = snakemake(
             folder,
             {"models": models, "download": download},
-            *("--cores", "24", *targets),
+            *("--cores", "24", "--resources", "downloads=24", "--", *targets),
             HF_ENDPOINT=hub.endpoint,
             HF_TOKEN=TOKEN,
         )
