@@ -10,7 +10,7 @@ ever; here nothing is called, each opcode costs a bounded time, and there is a b
 from __future__ import annotations
 
 import pickletools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from unembedding.errors import GeometryError
@@ -105,7 +105,11 @@ class _Reader:
 
     def set_items(self, pairs: list[Any]) -> None:
         target = self._top(dict)
-        target.update(_items(zip(pairs[::2], pairs[1::2], strict=True)))
+        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+            # Others can take for ever to hash, or to tell from each other.
+            if not (isinstance(key, str) or (isinstance(key, int) and abs(key) < 2**31)):
+                raise ValueError("a key is neither text nor a number")
+            target[key] = value
 
     def append(self, items: list[Any]) -> None:
         self._top(list).extend(items)
@@ -146,14 +150,6 @@ class _Reader:
         if type(self.stack[-1]) is not kind:
             raise ValueError(f"it fills what is no {kind.__name__}")
         return self.stack[-1]
-
-
-def _items(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs whose keys can be hashed, and told from each other, in a bounded time."""
-    for key, value in pairs:
-        if not (isinstance(key, str) or (isinstance(key, int) and abs(key) < 2**31)):
-            raise ValueError("a key is neither text nor a number")
-        yield key, value
 
 
 def _ordered_dict(*pairs: Any) -> dict[Any, Any]:
