@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 
 with logged_to(snakemake.log[0]):
     from files import write_text
-    from machine import cpu_model
     from selective_scan import load_kernel
     from selective_scan.benchmark import benchmark, require_cores, table
     from selective_scan.plot import plot_scaling
@@ -21,6 +20,6 @@ with logged_to(snakemake.log[0]):
     threads = snakemake.params.threads
     require_cores(threads, snakemake.threads)
     rows = benchmark(all_variants(folder), threads=threads, **snakemake.params.scan)
-    machine = {"cpu": cpu_model(), "compiler": kernel.compiler, "flags": " ".join(kernel.flags)}
+    machine = kernel.measured_on()
     write_text(Path(snakemake.output.table), table([row | machine for row in rows]))
     plot_scaling(rows, Path(snakemake.output.figure))

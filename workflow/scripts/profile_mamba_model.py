@@ -12,7 +12,6 @@ with logged_to(snakemake.log[0]):
     import torch
 
     from files import write_json, write_text
-    from machine import cpu_model
     from selective_scan import load_kernel
     from selective_scan.benchmark import require_cores
     from selective_scan.model import compare, load_model, load_tokens
@@ -24,8 +23,7 @@ with logged_to(snakemake.log[0]):
     vocabulary = model.get_input_embeddings().num_embeddings
     tokens = load_tokens(vocabulary=vocabulary, **snakemake.params.sequence)
     result = compare(model, tokens)
-    machine = {"cpu": cpu_model(), "compiler": kernel.compiler, "flags": " ".join(kernel.flags)}
     write_text(Path(snakemake.output.before), result.before)
     write_text(Path(snakemake.output.after), result.after)
     write_text(Path(snakemake.output.comparison), result.side_by_side)
-    write_json(Path(snakemake.output.summary), result.summary | machine)
+    write_json(Path(snakemake.output.summary), result.summary | kernel.measured_on())

@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from errors import UserError
+from machine import cpu_model
 
 _loaded: dict[str, Path] = {}  # by level: torch aborts the process at a second one
 
@@ -60,6 +61,10 @@ class Build:
     level: str
     compiler: str
     flags: tuple[str, ...]
+
+    def measured_on(self) -> dict[str, str]:
+        """What belongs beside a time of this kernel: the CPU, the compiler and its flags."""
+        return {"cpu": cpu_model(), "compiler": self.compiler, "flags": " ".join(self.flags)}
 
 
 @cache
