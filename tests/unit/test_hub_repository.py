@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -613,6 +614,26 @@ def test_a_file_damaged_in_the_cache_is_noticed_offline(hub, repository, offline
     offline()
     message = refusal(lambda: read(repository.snapshot(), FILE, 0, 100))
     assert f"{FILE} is damaged" in message
+
+
+def test_a_link_in_the_cache_to_another_file_is_noticed_offline(hub, repository, offline):
+    path = repository.snapshot().folder / FILE
+    path.unlink()
+    path.symlink_to(path.with_name("config.json").resolve())
+    offline()
+    message = refusal(lambda: read(repository.snapshot(), FILE, 0, len(FILES["config.json"])))
+    assert f"{FILE} is damaged" in message
+
+
+def test_offline_a_file_is_verified_only_where_the_cache_has_the_hubs_listing(repository, offline):
+    folder = repository.snapshot().folder
+    offline()
+    for verified in ({FILE}, set()):
+        snapshot = HubRepository(REPO, "main", repository.commit).snapshot()
+        assert read(snapshot, FILE, 0, len(BODY)) == BODY
+        assert snapshot.verified == verified
+        shutil.rmtree(folder.parents[1] / "trees", ignore_errors=True)
+        huggingface_hub._tree_cache._IN_MEMORY_TREE_CACHE.clear()  # as in a new process
 
 
 def test_a_wait_of_hours_for_a_snapshot_is_refused(hub, repository, waits):

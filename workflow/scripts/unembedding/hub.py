@@ -20,6 +20,7 @@ from huggingface_hub import (
     is_offline_mode,
     try_to_load_from_cache,
 )
+from huggingface_hub._tree_cache import read_tree_cache  # get_cached_repo_tree leaves LFS out
 from huggingface_hub.errors import RevisionNotFoundError
 from huggingface_hub.utils import build_hf_headers
 
@@ -154,7 +155,8 @@ class HubRepository:
         """Download every file of the commit into the Hub cache, and return its folder there."""
         from huggingface_hub import snapshot_download
 
-        missing = [size for name, size in self._listed().items() if not self._is_cached(name)]
+        listed = {} if is_offline_mode() else self._info
+        missing = [size for name, (size, _) in listed.items() if not self._is_cached(name)]
 
         def download() -> Path:
             folder = Path(
@@ -163,7 +165,7 @@ class HubRepository:
                 )
             )
             # What the Hub says is of another commit is stored under that one.
-            absent = [n for n in self._listed() if not (folder / n).exists()]
+            absent = [name for name in listed if not (folder / name).exists()]
             if absent:  # or the list that huggingface_hub keeps in the cache lacked it
                 kept = folder.parent.parent / "trees" / f"{self.commit}.json"
                 kept.unlink(missing_ok=True)
@@ -175,10 +177,6 @@ class HubRepository:
         snapshot = Snapshot(folder, self)
         snapshot.bytes_fetched = sum(missing)
         return snapshot
-
-    def _listed(self) -> dict[str, int]:
-        """Return {file name: size} of all folders; nothing offline, where the cache has to do."""
-        return {} if is_offline_mode() else {name: size for name, (size, _) in self._info.items()}
 
     def _is_cached(self, name: str) -> bool:
         try:
@@ -209,11 +207,18 @@ class Snapshot(LocalFolder):
         super().__init__(folder)
         self.repository = repository
 
+    @cached_property
+    def _listed(self) -> dict[str, tuple[int, str | None]]:
+        """{file: (size, digest)}; offline what huggingface_hub keeps of it in the cache, if so."""
+        if not is_offline_mode():
+            sizes = self.repository.sizes()
+            return {name: (size, self.repository.digest(name)) for name, size in sizes.items()}
+        kept = read_tree_cache(str(self.folder.parents[1]), self.repository.commit) or {}
+        return {name: (file.size, file.lfs_sha256 or file.blob_id) for name, file in kept.items()}
+
     def sizes(self) -> dict[str, int]:
         """Return the Hub's sizes: a file of another size in the cache is fetched again."""
-        there = super().sizes()
-        listed = {} if is_offline_mode() else self.repository.sizes()
-        return {name: listed.get(name, size) for name, size in there.items()}
+        return {name: self._listed.get(name, (size,))[0] for name, size in super().sizes().items()}
 
     def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
         if name not in self.verified:
@@ -222,7 +227,8 @@ class Snapshot(LocalFolder):
 
     def _verify(self, name: str) -> None:
         """Check a file against the Hub's digest; one that differs is fetched once more."""
-        expected = self._expected(name)
+        listed = name in self._listed
+        expected = self._listed[name][1] if listed else self._name_of_blob(name)
         if expected is None:
             return
         if self._hash(name, expected) != expected:
@@ -236,12 +242,11 @@ class Snapshot(LocalFolder):
             if (found := self._hash(name, expected)) != expected:
                 raise differs(self.repository.where(name), found)
             self.warnings.append(f"{name} was damaged in the Hub cache and has been fetched again.")
-        self.verified.add(name)
+        if listed:
+            self.verified.add(name)
 
-    def _expected(self, name: str) -> str | None:
-        """Return the Hub's digest of a file; offline the name of its blob in the cache, if any."""
-        if not is_offline_mode():
-            return self.repository.digest(name)
+    def _name_of_blob(self, name: str) -> str | None:
+        """Return the digest that the cache has of some file, be it this one or another."""
         blob = (self.folder / name).resolve().name
         return blob if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob) else None
 
