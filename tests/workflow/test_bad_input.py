@@ -1,6 +1,7 @@
 """Each mistake ends in a message that a person can act on, and no result that could be believed."""
 
 import csv
+import json
 import re
 from types import SimpleNamespace
 
@@ -70,6 +71,13 @@ def config_only(folder):
     (folder / "weights.pt").unlink()
 
 
+def endless(folder):
+    """A checkpoint whose index names a shard by a million letters."""
+    by_hand(folder, ODD, "model-00001-of-00001.safetensors")
+    index = {"weight_map": {"lm_head.weight": "x" * 10**6}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 def of_shape(*shape):
     return lambda folder: matrix(folder, torch.randn(*shape))
 
@@ -96,6 +104,7 @@ CHECKPOINTS = {
     "flat": (of_shape(6, 8), {}, ["rank 5 of 8", "6 rows", "pseudo_inverse"]),
     "nan": (not_finite, {}, ["'lm_head.weight'", "2 values", "nan at row 3, column 5"]),
     "truncated": (truncated, {}, ["truncated", "model.safetensors", "1948"]),
+    "endless": (endless, {}, ["'lm_head.weight' in 'xxx", "xxx', which is missing"]),
     "rows": (of_shape(64, 8), {"rows": 65}, ["`rows: 65`", "64 rows"]),
     "unknown": (lambda folder: by_hand(folder, ODD), {}, ["some.matrix  64 × 8", "`unembedding:`"]),
 }
@@ -155,6 +164,11 @@ def test_the_summary_has_the_checkpoints_that_are_finished(kept_going):
 def test_nobody_sees_a_traceback(kept_going):
     assert "Traceback" not in kept_going.run.output
     assert not [log for log in kept_going.folder.rglob("*.log") if "Traceback" in log.read_text()]
+
+
+def test_nobody_sees_all_of_a_name_of_a_million_letters(kept_going):
+    log = kept_going.folder / "logs/geometry/endless/local/extract.log"
+    assert all(len(text) < 10**5 for text in (kept_going.run.output, log.read_text()))
 
 
 def test_nobody_hears_of_a_backup_that_there_never_was(kept_going):

@@ -47,7 +47,7 @@ def start(folder):
 
 def in_the_middle_of(driver, sign):
     """Wait for the sign of a stage, and return the processes that the run consists of."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not sign():
         assert driver.poll() is None, driver.communicate()[0]
         assert time.monotonic() < deadline
@@ -102,22 +102,33 @@ def test_a_file_that_cannot_grow_is_an_error_and_leaves_nothing(folder):
 
 
 def test_a_full_disk_is_an_error_and_leaves_nothing(folder):
+    look = "find results -name '*unembedding*'"
+    run = run_with_little_room(folder, "256k", ("results", "logs"), look)
+    assert_said_and_nothing_left(run, folder, "No space left on device")
+    assert not run.output.splitlines()[-1].startswith("results/")
+
+
+def test_a_disk_that_is_full_for_the_logs_is_an_error_that_names_one(folder):
+    run = run_with_little_room(folder, "16k", ("logs",), "true")
+    assert run.code != 0
+    log = "logs/geometry/wide/local/extract.log"
+    assert f"Error: Could not write {log}: No space left on device" in run.output
+
+
+def run_with_little_room(folder, size, folders, afterwards):
+    """Run on a file system of that size under some folders, of which 16k are filled at once."""
     private = ("unshare", "--map-root-user", "--mount", "sh", "-c")
-    small = (
-        "mount -t tmpfs -o size=256k tmpfs disk && mkdir disk/results disk/logs && "
-        "mount --bind disk/results results && mount --bind disk/logs logs"
-    )
-    for name in ("disk", "results", "logs"):
+    lines = [f"mount -t tmpfs -o size={size} tmpfs disk"]
+    for name in folders:
+        lines.append(f"mkdir disk/{name} && mount --bind disk/{name} {name}")
+    small = " && ".join(lines)
+    for name in ("disk", *folders):
         (folder / name).mkdir()
     if subprocess.run([*private, small], cwd=folder, capture_output=True).returncode:
         pytest.skip("this machine lets no user mount a small file system")
-    look = "find results -name '*unembedding*'"
-    run = snakemake(
-        folder, CONFIG, GEOMETRY,
-        prefix=(*private, f'{small} && "$@"; code=$?; {look}; exit $code', "sh"),
-    )  # fmt: skip
-    assert_said_and_nothing_left(run, folder, "No space left on device")
-    assert not run.output.splitlines()[-1].startswith("results/")
+    fill = "head -c 16k /dev/zero > disk/filling"
+    line = f'{small} && {fill}; "$@"; code=$?; {afterwards}; exit $code'
+    return snakemake(folder, CONFIG, GEOMETRY, prefix=(*private, line, "sh"))
 
 
 def assert_said_and_nothing_left(run, folder, reason):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from errors import UserError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+LONGEST_LINE = 2000  # characters of a message
 
 
 @contextmanager
@@ -31,12 +35,25 @@ def logged_to(path: str) -> Iterator[None]:
     sys.__stderr__ = terminal  # type: ignore[misc]
     try:
         yield
+        sys.stdout.flush()
     except Exception as error:
-        _report(error, terminal, log)
+        with suppress(OSError):  # of the log; the terminal comes first
+            _report(_named(error, log), terminal, log)
         raise SystemExit(1) from None
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+
+
+def _named(error: Exception, log: Path) -> Exception:
+    """Return what to report: a full disk under the log names no file, as all others do."""
+    if not isinstance(error, OSError) or error.errno not in FULL or error.filename is not None:
+        return error
+    return UserError(
+        f"Could not write {log}: {error.strerror}. Free some space or check the permissions, and "
+        "run again."
+    )
 
 
 def _report(error: Exception, terminal: object, log: Path) -> None:
@@ -50,6 +67,13 @@ def _report(error: Exception, terminal: object, log: Path) -> None:
 
 
 def _printable(text: str) -> str:
-    """Escape what a terminal would obey or cannot show: a message may quote a hostile file."""
+    """Escape and shorten what a terminal cannot show: a message may quote a hostile file."""
     shown = (c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
-    return "".join(shown)
+    return "\n".join(map(_shortened, "".join(shown).split("\n")))
+
+
+def _shortened(line: str) -> str:
+    if len(line) <= LONGEST_LINE:
+        return line
+    half = LONGEST_LINE // 2  # what to do next stands at the end
+    return f"{line[:half]} … {len(line) - 2 * half} characters … {line[-half:]}"

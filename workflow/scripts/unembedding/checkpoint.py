@@ -137,7 +137,7 @@ class Checkpoint:
             return locate(self.source, tensors[name])
         for file in files:
             if file != named and name in (tensors := self.tensors(file)):
-                puts = f"puts {name!r} in {named!r}" if named else f"does not know {name!r}"
+                puts = f"puts {name!r} in {named!r:.200}" if named else f"does not know {name!r}"
                 self.source.warnings.append(f"The index {puts}; it was found in {file!r}.")
                 return locate(self.source, tensors[name])
         missing = "which is missing" if named not in files else "which does not hold it"
