@@ -191,6 +191,14 @@ def test_the_state_dict_inside_a_training_checkpoint_is_found(tmp_path, wrap):
     assert stored_bytes(tmp_path, found["lm_head.weight"]) == bytes_of(gamma)
 
 
+@pytest.mark.parametrize("other", [None, "state_dict"])
+def test_two_tensors_of_one_name_in_a_training_checkpoint_are_refused(tmp_path, other):
+    first, second = ({"lm_head.weight": matrix()} for _ in range(2))
+    content = {other: first, "model": second} if other else {**first, "model": second}
+    message = refusal(saved(tmp_path, content))
+    assert "holds 'lm_head.weight' twice" in message
+
+
 def test_types_that_are_no_plain_numbers_do_not_hide_the_others(tmp_path):
     gamma = matrix()
     rotations = torch.ones(3, dtype=torch.complex64)

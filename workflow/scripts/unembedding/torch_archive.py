@@ -52,6 +52,11 @@ def read_archive(source: Source, file: str) -> dict[str, StoredTensor]:
     state = read_pickle(_entry(source, file, entries[f"{root}data.pkl"]), where)
     tensors = {}
     for name, described in _tensors(state):
+        if name in tensors:
+            raise GeometryError(
+                f"{where} holds {name!r} twice, in different dicts, and nothing "
+                "says which one counts. Save the state dict alone."
+            )
         entry = entries.get(f"{root}data/{described.storage.key}")
         if entry is None:
             raise GeometryError(f"{where} lacks the storage of tensor {name!r}.")
@@ -163,15 +168,15 @@ def _is_row_major(described: Described) -> bool:
     return True
 
 
-def _tensors(state: Any) -> Iterator[tuple[str, Described]]:
-    """Yield (name, tensor) of a state dict, or of the one inside a training checkpoint."""
-    for _ in range(DEEPEST):
-        if not isinstance(state, dict):
-            return
-        for key, value in state.items():
-            if isinstance(value, Described) and isinstance(key, str):
-                yield key, value
-        state = state.get("state_dict", state.get("model"))
+def _tensors(state: Any, depth: int = DEEPEST) -> Iterator[tuple[str, Described]]:
+    """Yield (name, tensor) of a state dict, and of those inside a training checkpoint."""
+    if not (depth and isinstance(state, dict)):
+        return
+    for key, value in state.items():
+        if isinstance(value, Described) and isinstance(key, str):
+            yield key, value
+    for key in ("state_dict", "model"):
+        yield from _tensors(state.get(key), depth - 1)
 
 
 class _Bounded(io.BufferedReader):
