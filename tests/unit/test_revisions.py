@@ -238,7 +238,7 @@ def test_a_revision_is_percent_encoded_as_a_folder(revision, folder):
 
 
 @settings(derandomize=True, max_examples=100)
-@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=19))
 def test_no_two_revisions_share_a_folder(revision):
     folder = folder_name(revision)
     assert unquote(folder) == revision
@@ -295,11 +295,22 @@ def test_a_revision_has_a_folder_of_its_own(name):
         folder_name(name)
 
 
+@pytest.mark.parametrize("name", ["step" + "0" * 20, "x" * 200 + "é" * 10, "step1-" * 20])
+def test_a_revision_that_can_have_no_folder_is_named(name):
+    with pytest.raises(GeometryError, match=f"A revision called '{name}' cannot have a folder"):
+        select_revisions(["*"], [name, "main"])
+
+
+def test_a_long_revision_can_have_a_folder():
+    assert folder_name("step1-" * 19 + "0" * 19) == "step1-" * 19 + "0" * 19
+
+
 def test_all_means_branches_and_tags_and_neither_commits_nor_pull_requests():
-    available = ["main", "step1", "refs/pr/1", "a" * 40]
+    commit = "0123456789" * 4
+    available = ["main", "step1", "refs/pr/1", commit]
     assert select_revisions(["*"], available) == ["step1", "main"]
     assert select_revisions(["refs/pr/*"], available) == ["refs/pr/1"]
-    assert select_revisions(["a" * 40, "*"], available) == ["a" * 40, "step1", "main"]
+    assert select_revisions([commit, "*"], available) == [commit, "step1", "main"]
 
 
 @pytest.mark.parametrize("name", ["plots", "revisions.tsv"])

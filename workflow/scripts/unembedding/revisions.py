@@ -16,6 +16,8 @@ LOCAL = "local"
 TAKEN = frozenset({"revisions.tsv", "plots"})  # what else is in a model's folder
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PINNED = re.compile(rf"[^\t]+\t({COMMIT.pattern}|{LOCAL})")  # a line of revisions.tsv
+LONGEST_NAME = 255  # bytes of a folder's name in most file systems
+ENDLESS = re.compile(r"(.+?)\1{19}$")  # Snakemake takes such a wildcard for one without end
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
@@ -154,11 +156,18 @@ def _is_checkpoint(folder: Path) -> bool:
 def folder_name(revision: str) -> str:
     """Return the revision percent-encoded, so that no two share a folder: ``refs%2Fpr%2F1``.
 
-    Raises GeometryError for ``.`` and ``..``, which are no folders of their own.
+    Raises GeometryError for ``.`` and ``..``, which are no folders of their own, and for names that
+    the file system or Snakemake refuses.
     """
     if revision in (".", ".."):
         raise GeometryError(f"A revision called {revision!r} would be written into another folder.")
-    return quote(revision, safe="")
+    name = quote(revision, safe="")
+    if len(name) > LONGEST_NAME or ENDLESS.search(name):
+        raise GeometryError(
+            f"A revision called {revision!r} cannot have a folder: its name has over "
+            f"{LONGEST_NAME} bytes, or ends in 20 repetitions. Leave it out of `revisions:`."
+        )
+    return name
 
 
 def read_revisions(path: Path) -> dict[str, str]:
