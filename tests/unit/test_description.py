@@ -23,13 +23,13 @@ from unembedding.revisions import folder_name, format_revisions
 from unembedding.transform import transform
 
 
-def description(results, revision, step_seconds=0.5, seed=0, model="model"):
+def description(results, revision, step_seconds=0.5, seed=0, model="model", rows=None, asked=None):
     """Run the stages on a small matrix; return the paths of geometry.json and decomposition."""
     folder = results / model / folder_name(revision)
     folder.mkdir(parents=True)
     gamma = write_gamma(folder / "gamma", with_spectrum(90, np.geomspace(0.1, 1, 9), seed))
     timing = {"seconds": step_seconds, "steps": {}, "warnings": [], "made_with": {}, "job": {}}
-    facts = decompose(gamma, folder / "decomposition", NumpyBackend(), "float64")
+    facts = decompose(gamma, folder / "decomposition", NumpyBackend(), "float64", rows)
     facts |= {"backend": "numpy", "device": "a processor", "reason": "numpy was asked for"}
     facts |= {"threads": 1, "cpus_allowed": 2, "blas": []}
     extract = {"repo": "lab/model", "revision": revision, "commit": "c" * 40, "vocabulary": 90}
@@ -43,6 +43,7 @@ def description(results, revision, step_seconds=0.5, seed=0, model="model"):
         extract | timing | {"warnings": ["one, with a comma", "two"]},
         facts | timing,
         transformed | timing | {"warnings": ["two"]},
+        asked,
     )
     write_facts(folder / "geometry.json", geometry)
     return folder / "geometry.json", folder / "decomposition"
@@ -185,14 +186,26 @@ def test_facts_about_another_decomposition_are_refused():
 
 
 @pytest.mark.parametrize(
-    "asked", [{"commit": "b"}, {"tensor": "other.weight"}, {"precision": "float32"}, {"rows": 8}]
+    "asked",
+    [
+        {"repo": "lab/other"},
+        {"commit": "b" * 40},
+        {"tensor": "other.weight"},
+        {"precision": "float32"},
+        {"rows": 80},
+    ],
 )
-def test_facts_of_what_is_not_asked_for_are_refused(asked):
-    extract = {"revision": "step1", "sha256": "a", "commit": "a", "tensor": "lm_head.weight"}
-    decompose = {"unembedding_sha256": "a", "precision": "float64", "rows": 9}
-    (key,) = asked
-    with pytest.raises(UserError, match=rf"^m/step1 was made with {key} .* is asked for"):
-        describe("m", "step1", extract, decompose, {}, asked)
+def test_a_description_of_what_is_not_asked_for_is_refused(tmp_path, asked):
+    [(key, value)] = asked.items()
+    told = f"^model/step1 was made with {key} .*, and {value!r} is asked for"
+    with pytest.raises(UserError, match=told):
+        description(tmp_path, "step1", asked=asked)
+
+
+def test_a_description_of_some_rows_is_refused_where_all_are_asked_for(tmp_path):
+    description(tmp_path, "step1", rows=80, asked={"rows": 80})
+    with pytest.raises(UserError, match="with rows 80, and 90 is asked for"):
+        description(tmp_path, "step2", rows=80, asked={"rows": None})
 
 
 def test_names_are_shown_as_they_are_in_the_plots(tmp_path):

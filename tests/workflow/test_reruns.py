@@ -81,6 +81,22 @@ def test_another_answer_to_rank_deficiency_transforms_again(workspace, config):
     assert would_run(workspace, changed) == from_stage(2)
 
 
+def test_without_snakemakes_record_of_the_results_a_changed_configuration_is_told(
+    workspace, config
+):
+    shutil.rmtree(workspace / ".snakemake")
+    assert would_run(workspace, config) == set()
+    config["models"]["second"]["rows"] = 50
+    run = snakemake(workspace, config)
+    assert run.code != 0
+    assert "second/local was made with rows 64, and 50 is asked for, and .snakemake/" in run.output
+    assert "Traceback" not in run.output
+    assert run.jobs == set()
+    shutil.rmtree(workspace / "results/geometry/second/local")
+    expected = stages("second/local") | {"plot_geometry second", SUMMARY}
+    assert would_run(workspace, config) == expected
+
+
 def test_other_rows_decompose_that_model_again(workspace, config):
     config["models"]["second"]["rows"] = 50
     expected = stages("second/local", 1) | {"plot_geometry second", SUMMARY}

@@ -6,18 +6,23 @@ import sys
 from functools import cache
 from pathlib import Path
 from shutil import which
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 sys.path.insert(0, str(Path(workflow.basedir, "workflow", "scripts")))
 
 from configuration import ConfigurationError, load
+from errors import UserError
 from execution import ExecutionError, notices, require_slurm
+from files import read_facts
 from provenance import code_digest
 from salvage import salvage
 from sizing import FETCH_MB, FETCH_MINUTES, matrix_width, memory_mb, runtime_minutes
 from snakemake.exceptions import WorkflowError
+from snakemake.io import IOFile
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod
+from unembedding.description import unasked
 from unembedding.errors import GeometryError
 from unembedding.revisions import LOCAL, folder_name, local_revisions, read_revisions
 
@@ -158,6 +163,37 @@ def of_every_revision(pattern):
         ]
 
     return paths
+
+
+def described(wildcards):
+    """Return each geometry.json; stop the run where Snakemake would keep one that is not asked for.
+
+    It knows what it made from its record in .snakemake/, and makes it again once that changes.
+    """
+    paths = of_every_revision("results/geometry/{model}/{revision}/geometry.json")(wildcards)
+    unknown = [path for path in paths if Path(path).is_file() and not _is_recorded(path)]
+    if differences := [found for found in map(_difference, unknown) if found]:
+        sys.exit(
+            f"{differences[0]}, and .snakemake/ has no record of it, as if that folder had been "
+            f"deleted or the results copied. So it is with {len(differences)} checkpoints. Delete "
+            "their folders of results/geometry/, or put back what was configured, and run again."
+        )
+    return paths
+
+
+def _is_recorded(path):
+    """Return whether Snakemake has a record of a file, be it that its job did not end."""
+    persistence = workflow.persistence
+    return persistence.metadata(IOFile(path)) or persistence._filter_incomplete_keys([path])
+
+
+def _difference(path):
+    try:
+        geometry = read_facts(Path(path))
+    except UserError as error:
+        sys.exit(str(error))
+    model, revision = Path(path).parts[-3:-1]
+    return unasked(geometry, asked(SimpleNamespace(model=model, revision=revision)))
 
 
 def geometry_plot(name):

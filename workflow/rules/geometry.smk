@@ -158,7 +158,7 @@ rule transform_unembedding:
 rule summarize_geometry:
     """Gather one row per model and revision."""
     input:
-        geometry=of_every_revision("results/geometry/{model}/{revision}/geometry.json"),
+        geometry=described,
         # Compared with what is described, and not read.
         causal=of_every_revision("results/geometry/{model}/{revision}/causal.safetensors"),
     output:
@@ -181,7 +181,7 @@ rule summarize_geometry:
 rule plot_geometry:
     """Plot one model's geometry over its training."""
     input:
-        geometry=of_every_revision("results/geometry/{model}/{revision}/geometry.json"),
+        geometry=described,
         decomposition=of_every_revision(
             "results/geometry/{model}/{revision}/decomposition.safetensors"
         ),

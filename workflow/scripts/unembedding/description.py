@@ -53,9 +53,9 @@ def describe(
 ) -> dict[str, Any]:
     """Return the content of geometry.json from the facts that the three stages recorded.
 
-    ``asked`` has what the configuration asks of them now, by the names in the facts; None there is
-    left to them. Raises GeometryError where they are of another checkpoint, of different matrices,
-    or of what was not asked: a job may outlive its driver, and write into a later run.
+    ``asked`` has what the configuration asks of them now (see ``unasked``). Raises
+    GeometryError where they are of another checkpoint, of different matrices, or of what was not
+    asked: a job may outlive its driver, and write into a later run.
     """
     stages = {"extract": extract, "decompose": decompose, "transform": transform}
     if extract["revision"] != revision:
@@ -63,14 +63,6 @@ def describe(
             f"What was fetched for {model}/{revision} says that it is {extract['revision']!r}. "
             "Delete the revision's folder and run again."
         )
-    for key, wanted in (asked or {}).items():
-        found = {**decompose, **extract}[key]
-        if wanted is not None and found != wanted:
-            raise GeometryError(
-                f"{model}/{revision} was made with {key} {found!r}, and {wanted!r} is asked for; a "
-                "job of an earlier run may have written it. Delete the revision's folder and run "
-                "again."
-            )
     used = {facts["unembedding_sha256"] for facts in (decompose, transform)}
     if used != {extract["sha256"]}:
         raise GeometryError(
@@ -86,7 +78,7 @@ def describe(
         )
     progress = parse_progress(extract["revision"])
     warnings = [w for facts in stages.values() for w in facts["warnings"]]
-    return {
+    geometry = {
         "model": model,
         "repo": extract["repo"],
         "revision": extract["revision"],
@@ -119,6 +111,26 @@ def describe(
         "made_with": {stage: facts["made_with"] for stage, facts in stages.items()},
         "warnings": list(dict.fromkeys(warnings)),
     }
+    if asked is not None and (difference := unasked(geometry, asked)):
+        raise GeometryError(
+            f"{difference}; a job of an earlier run may have written it. Delete the revision's "
+            "folder and run again."
+        )
+    return geometry
+
+
+def unasked(geometry: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
+    """Say what a geometry.json was made with that is not ``asked`` for; None where all is.
+
+    ``asked`` has repo, commit, tensor, precision and rows, of which None is left to the checkpoint.
+    """
+    found = {**geometry, **geometry["unembedding"]}
+    given = {key: value for key, value in asked.items() if value is not None}
+    for key, value in {"rows": geometry["matrix_rows"], **given}.items():
+        if found[key] != value:
+            name = f"{geometry['model']}/{geometry['revision']}"
+            return f"{name} was made with {key} {found[key]!r}, and {value!r} is asked for"
+    return None
 
 
 def gather(descriptions: Iterable[Path]) -> list[dict[str, Any]]:
@@ -142,14 +154,14 @@ def _in_its_place(path: Path) -> dict[str, Any]:
             f"{path} describes another checkpoint, {geometry['model']}/{geometry['revision']}. "
             "Delete it and run again."
         )
-    for file in ("decomposition", "causal"):
+    for file in ("unembedding", "decomposition", "causal"):
         if (beside := path.with_name(f"{file}.safetensors")).exists():
             require_described(geometry, file, beside)
     return geometry
 
 
 def require_described(geometry: Mapping[str, Any], what: str, path: Path) -> None:
-    """Raise GeometryError where the decomposition or causal file is not what a geometry.json is of.
+    """Raise GeometryError where a file is not the one that a geometry.json is of.
 
     Such as one by a job that went on after its driver had been killed, beside a run that was
     configured otherwise.
@@ -159,7 +171,9 @@ def require_described(geometry: Mapping[str, Any], what: str, path: Path) -> Non
         TensorFile,
     )
 
-    if TensorFile(path).metadata.get(SHA256) != geometry.get(f"{what}_sha256"):
+    gamma = geometry["unembedding"]["sha256"]
+    described = gamma if what == "unembedding" else geometry.get(f"{what}_sha256")
+    if TensorFile(path).metadata.get(SHA256) != described:
         raise GeometryError(
             f"{path} is not what {geometry['model']}/{geometry['revision']} was described from "
             "(geometry.json). Delete the revision's folder and run again."
