@@ -847,3 +847,43 @@ def test_a_list_that_was_cut_short_is_forgotten_until_the_next_run(hub, reposito
 def test_a_list_of_files_that_is_nested_without_end_is_an_error(hub, repository):
     hub.faults.append(Fault("/revision/", replace=b"[" * 200_000, times=99))
     assert "the answer makes no sense" in refusal(repository.sizes)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"ETag": '"{path}"', "X-Linked-Etag": '"{path}"'},
+        {"X-Linked-Etag": 'W/"../../../../outside"'},
+        {"X-Repo-Commit": "{path}", "X-Error-Code": "EntryNotFound"},
+    ],
+)
+def test_an_answer_that_names_a_path_writes_no_file_there(hub, repository, tmp_path, headers):
+    outside = tmp_path / "outside"
+    status = 404 if "X-Error-Code" in headers else None
+    sent = {name: value.format(path=outside) for name, value in headers.items()}
+    hub.faults.append(Fault(r"config\.json$", status=status, headers=sent, times=99))
+    assert "the Hub names a file by the path" in refusal(repository.snapshot)
+    assert not outside.exists()
+
+
+def test_a_list_of_files_that_names_a_path_writes_no_file_there(hub, repository, tmp_path):
+    outside = tmp_path / "outside"
+    lfs = {"oid": str(outside), "size": len(BODY), "pointerSize": 130}
+    entry = {"type": "file", "path": FILE, "size": len(BODY), "oid": "a" * 40, "lfs": lfs}
+    listing = json.dumps([entry]).replace("/", "\\u002f").encode()
+    hub.faults.append(Fault("/tree/", replace=listing, times=99))
+    assert f"the Hub names a file by the path '{outside}'" in refusal(repository.snapshot)
+    assert not outside.exists()
+
+
+def test_a_list_of_files_without_end_is_given_up_behind_a_redirect(hub, repository, monkeypatch):
+    monkeypatch.setattr(client, "LARGEST_LISTING", 50)
+    headers = {"Location": f"/{REPO}/resolve/{repository.commit}/{FILE}"}
+    hub.faults.append(Fault("/revision/", relabel=307, headers=headers, times=99))
+    assert "more than 50 bytes" in refusal(repository.sizes)
+
+
+def test_a_file_without_end_is_given_up(hub, repository, monkeypatch):
+    monkeypatch.setattr(client, "LARGEST_ERROR", 50)
+    fail(hub, replace=BODY * 10, times=99)
+    assert f"more than {len(BODY)} bytes" in refusal(repository.snapshot)

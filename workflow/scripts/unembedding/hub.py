@@ -173,7 +173,8 @@ class HubRepository:
             return folder
 
         with cache_writable(self.where()):
-            folder = downloaded(download, self.where())
+            largest = max((size for size, _ in listed.values()), default=0)
+            folder = downloaded(download, self.where(), largest)
         snapshot = Snapshot(folder, self)
         snapshot.bytes_fetched = sum(missing)
         return snapshot
@@ -197,6 +198,7 @@ class HubRepository:
                     etag_timeout=hub_requests.TIMEOUT,
                 ),
                 self.where(name),
+                self._info[name][0],
             )
 
 

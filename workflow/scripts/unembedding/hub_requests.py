@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from itertools import count
@@ -38,6 +39,7 @@ LARGEST_LISTING = 64 * 2**20  # bytes; a repository of 10,000 files has 5 MB
 LARGEST_ERROR = 2**20  # bytes of an answer that says what is wrong
 MOST_ANSWERS = 10_000  # to one download of a checkpoint; a Hub may send on from page to page
 LONGEST_WAIT = 300  # seconds, whatever the server asks for
+LISTING = "listing"  # in a request's extensions: whether it asks for a list, not for a file
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 FAILURES = (
     httpx2.HTTPError,
@@ -56,18 +58,23 @@ def session() -> httpx2.Client:
     client.headers["Accept-Encoding"] = "identity"  # a few bytes can be decoded to any number
     if _bound not in client.event_hooks["response"]:
         client.event_hooks["response"].append(_bound)
-        client.event_hooks["request"].append(_keep_token)
+        client.event_hooks["request"].append(_prepare)
     return client
 
 
-def _keep_token(request: httpx2.Request) -> None:
-    """Take the token from a request to another host, such as one that a header of the Hub names."""
+def _prepare(request: httpx2.Request) -> None:
+    """Take the token from a request to another host, such as one that a header of the Hub names.
+
+    Note what is asked for, which a request that follows a redirect inherits.
+    """
     home = httpx2.URL(huggingface_hub.constants.ENDPOINT)
     if (request.url.host, request.url.port) != (home.host, home.port):
         request.headers.pop("Authorization", None)
+    listing = request.url.path.startswith(f"{home.path.rstrip('/')}/api/")
+    request.extensions.setdefault(LISTING, listing)
 
 
-def _bound(response: httpx2.Response) -> None:
+def _bound(response: httpx2.Response, largest_file: float = math.inf) -> None:
     assert isinstance(response.stream, httpx2.SyncByteStream)
     if token := get_token():  # huggingface_hub logs what some headers say
         for name in [n for n, value in response.headers.items() if token in value]:
@@ -76,8 +83,9 @@ def _bound(response: httpx2.Response) -> None:
         raise httpx2.RemoteProtocolError(
             f"the answer is encoded as {encoding!r}, unasked", request=response.request
         )
-    listing = response.url.path.startswith("/api/")
-    most = LARGEST_ERROR if response.is_error else LARGEST_LISTING if listing else math.inf
+    listing = response.request.extensions[LISTING]
+    most = LARGEST_LISTING if listing else max(largest_file, LARGEST_ERROR)
+    most = LARGEST_ERROR if response.is_error else most
     response.stream = _Bounded(response.stream, response.request, most)
 
 
@@ -108,24 +116,44 @@ class _Bounded(httpx2.SyncByteStream):
         self.stream.close()
 
 
-def downloaded(download: Callable[[], Result], where: str) -> Result:
-    """Call a download of huggingface_hub, which tries again by itself, and waits without end."""
+def downloaded(download: Callable[[], Result], where: str, largest_file: int) -> Result:
+    """Call a download of huggingface_hub, which tries again by itself, and waits without end.
 
+    What it takes for a file's name in the cache is looked at before: it may be a path to anywhere.
+    """
     answers = count(1)
 
-    def refuse(response: httpx2.Response) -> None:
+    def guard(response: httpx2.Response) -> None:
+        _bound(response, largest_file)
         if next(answers) > MOST_ANSWERS:
             raise refusal(f"{where}: the Hub has sent {MOST_ANSWERS} answers, and is not done.")
         if (_wait_asked_for(response) or 0) > LONGEST_WAIT:
             raise refusal(f"{where}: {_busy(response.status_code)}")
+        if (path := _path_named(response)) is not None:
+            raise refusal(f"{where}: the Hub names a file by the path {path!r}; refused.")
 
     client = session()
     hooks = client.event_hooks
-    client.event_hooks = {**hooks, "response": [*hooks["response"], refuse]}
+    others = [hook for hook in hooks["response"] if hook is not _bound]
+    client.event_hooks = {**hooks, "response": [*others, guard]}
     try:
         return with_retries(download, where, attempts=2)
     finally:
         client.event_hooks = hooks
+
+
+def _path_named(response: httpx2.Response) -> str | None:
+    """Return a name of a file or commit in an answer that is a path, if there is one."""
+    names = [response.headers.get(name, "") for name in ("ETag", "X-Linked-Etag", "X-Repo-Commit")]
+    names = [name.removeprefix("W/").strip('"') for name in names]
+
+    def note(entry: dict[str, Any]) -> None:
+        names.extend(str(entry[key]) for key in ("oid", "sha256", "blobId") if key in entry)
+
+    if response.request.extensions[LISTING]:
+        with suppress(ValueError, RecursionError):  # who asked says that it is no JSON
+            json.loads(response.read(), object_hook=note)
+    return next((name for name in names if "/" in name), None)
 
 
 @contextmanager
