@@ -65,6 +65,7 @@ class Fault:
     stall_s: float | None = None  # pause this long...
     stall_after: int | None = None  # ...after this much of the body, or before the answer
     drip_s: float | None = None  # send one byte at a time, with this pause after each
+    announce_s: float | None = None  # announce an answer (103) again and again, with this pause
 
 
 @dataclass(frozen=True)
@@ -226,8 +227,9 @@ class LoopbackHub:
                     return fault
         return None
 
-    def pause(self, seconds: float) -> None:
-        self._closing.wait(seconds)
+    def pause(self, seconds: float) -> bool:
+        """Wait, and return whether the Hub is closing."""
+        return self._closing.wait(seconds)
 
     def answer(self, request: Request, target: str, form: bytes) -> Reply:
         """Route a request; `target` is its path as sent, where a slash in a name is still %2F."""
@@ -493,6 +495,8 @@ class _Handler(BaseHTTPRequestHandler):
         length = reply.length
         if fault.truncate_to is not None:
             length = min(length, fault.truncate_to)
+        while fault.announce_s is not None and not self.server.hub.pause(fault.announce_s):
+            self.wfile.write(b"HTTP/1.1 103 Early Hints\r\n\r\n")
         self.send_response(reply.status)
         for name, value in {**reply.headers, **fault.headers}.items():
             self.send_header(name, value)

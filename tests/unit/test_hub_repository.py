@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx2
 import huggingface_hub._tree_cache
 import huggingface_hub.constants
 import numpy as np
@@ -887,3 +888,30 @@ def test_a_file_without_end_is_given_up(hub, repository, monkeypatch):
     monkeypatch.setattr(client, "LARGEST_ERROR", 50)
     fail(hub, replace=BODY * 10, times=99)
     assert f"more than {len(BODY)} bytes" in refusal(repository.snapshot)
+
+
+def test_an_answer_that_is_only_ever_announced_is_given_up(hub, repository, monkeypatch):
+    monkeypatch.setattr(repositories, "LONGEST_PAUSE", 0.5)
+    fail(hub, announce_s=0.05, times=99)
+    assert "no answer was complete after 0 s" in refusal(lambda: read(repository, FILE, 0, 10))
+    hub.faults.clear()
+    fail(hub, announce_s=0.05)
+    assert read(repository, FILE, 0, 10) == BODY[:10]
+
+
+def test_a_list_that_is_only_ever_announced_is_given_up(hub, repository, monkeypatch):
+    monkeypatch.setattr(client, "LONGEST_LISTING", 0.5)
+    hub.faults.append(Fault("/revision/", announce_s=0.05, times=99))
+    assert "no answer was complete" in refusal(repository.sizes)
+
+
+def test_a_chunk_whose_length_comes_without_end_is_given_up(hub, repository, monkeypatch):
+    def forever():
+        yield b"first"
+        time.sleep(60)
+
+    monkeypatch.setattr(client, "LONGEST_PAUSE", 0.2)
+    chunks = client.timely(forever())
+    assert next(chunks) == b"first"
+    with pytest.raises(httpx2.ReadTimeout):
+        next(chunks)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 
@@ -28,13 +29,16 @@ from unembedding import hub_requests
 from unembedding.hub_requests import (
     ATTEMPTS,
     FAILURES,
+    LONGEST_PAUSE,
     cache_writable,
     downloaded,
+    listed,
     raise_for_status,
     refusal,
     session,
+    timely,
     wait_or_raise,
-    with_retries,
+    within,
 )
 from unembedding.sources import LocalFolder, differs, hasher
 
@@ -54,8 +58,7 @@ class HubRepository:
 
     @cached_property
     def _info(self) -> dict[str, tuple[int, str | None]]:
-        def listed() -> dict[str, tuple[int, str | None]]:
-            session()
+        def files() -> dict[str, tuple[int, str | None]]:
             info = HfApi().model_info(
                 self.repo, revision=self.commit, files_metadata=True, timeout=hub_requests.TIMEOUT
             )
@@ -66,7 +69,7 @@ class HubRepository:
                 for f in info.siblings or []
             }
 
-        return with_retries(listed, self.where())
+        return listed(files, self.where())
 
     def sizes(self) -> dict[str, int]:
         return {name: size for name, (size, _) in self._info.items() if "/" not in name}
@@ -98,8 +101,10 @@ class HubRepository:
         url = hf_hub_url(self.repo, name, revision=self.commit)
         asked = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
         headers = {**build_hf_headers(), **asked}
-        with session().stream("GET", url, headers=headers) as response:
-            raise_for_status(response)
+        with ExitStack() as stack:
+            with within(LONGEST_PAUSE):
+                response = stack.enter_context(session().stream("GET", url, headers=headers))
+                raise_for_status(response)
             self._require_announced(name, response)
             self._require_same(name, response)
             begin, end = _range_sent(response, size)
@@ -108,7 +113,7 @@ class HubRepository:
             elif begin != start or not start < end <= stop:
                 raise _unusable(response, f"bytes {start} to {stop - 1} were asked for")
             skip, wanted, sent = start - begin, stop - start, min(end, stop) - start
-            for chunk in response.iter_bytes():
+            for chunk in timely(response.iter_bytes()):
                 dropped = min(skip, len(chunk))
                 skip -= dropped
                 self.bytes_fetched += dropped
@@ -155,8 +160,8 @@ class HubRepository:
         """Download every file of the commit into the Hub cache, and return its folder there."""
         from huggingface_hub import snapshot_download
 
-        listed = {} if is_offline_mode() else self._info
-        missing = [size for name, (size, _) in listed.items() if not self._is_cached(name)]
+        files = {} if is_offline_mode() else self._info
+        missing = [size for name, (size, _) in files.items() if not self._is_cached(name)]
 
         def download() -> Path:
             folder = Path(
@@ -165,7 +170,7 @@ class HubRepository:
                 )
             )
             # What the Hub says is of another commit is stored under that one.
-            absent = [name for name in listed if not (folder / name).exists()]
+            absent = [name for name in files if not (folder / name).exists()]
             if absent:  # or the list that huggingface_hub keeps in the cache lacked it
                 kept = folder.parent.parent / "trees" / f"{self.commit}.json"
                 kept.unlink(missing_ok=True)
@@ -173,7 +178,7 @@ class HubRepository:
             return folder
 
         with cache_writable(self.where()):
-            largest = max((size for size, _ in listed.values()), default=0)
+            largest = max((size for size, _ in files.values()), default=0)
             folder = downloaded(download, self.where(), largest)
         snapshot = Snapshot(folder, self)
         snapshot.bytes_fetched = sum(missing)
@@ -262,10 +267,7 @@ class Snapshot(LocalFolder):
 
 def list_refs(repo: str, pull_requests: bool = False) -> dict[str, str]:
     """Return {revision name: commit} of a repository's branches and tags, and pull requests."""
-    session()
-    refs = with_retries(
-        lambda: HfApi().list_repo_refs(repo, include_pull_requests=pull_requests), repo
-    )
+    refs = listed(lambda: HfApi().list_repo_refs(repo, include_pull_requests=pull_requests), repo)
     named = {ref.name: ref.target_commit for ref in [*refs.tags, *refs.branches]}
     return named | {ref.ref: ref.target_commit for ref in refs.pull_requests or []}
 
@@ -274,14 +276,13 @@ def commit_exists(repo: str, commit: str) -> bool:
     """Return whether a repository has the commit of 40 hex digits."""
 
     def exists() -> bool:
-        session()
         try:
             HfApi().model_info(repo, revision=commit, timeout=hub_requests.TIMEOUT)
         except RevisionNotFoundError:
             return False
         return True
 
-    return with_retries(exists, repo)
+    return listed(exists, repo)
 
 
 def _etag(header: str) -> str:

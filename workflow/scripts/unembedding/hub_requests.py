@@ -6,7 +6,9 @@ import json
 import math
 import random
 import re
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,6 +36,8 @@ from unembedding.errors import GeometryError
 
 TIMEOUT = 30  # seconds without a byte; huggingface_hub's shared client has none
 ATTEMPTS = 6  # in a row
+LONGEST_PAUSE = 120  # seconds between two parts of an answer, whatever comes between
+LONGEST_LISTING = 600  # seconds for all of a list
 SLOWEST, WINDOW = 100_000, 60  # bytes that have to come in so many seconds
 LARGEST_LISTING = 64 * 2**20  # bytes; a repository of 10,000 files has 5 MB
 LARGEST_ERROR = 2**20  # bytes of an answer that says what is wrong
@@ -114,6 +118,50 @@ class _Bounded(httpx2.SyncByteStream):
 
     def close(self) -> None:
         self.stream.close()
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise ReadTimeout where a block takes longer, in the main thread, which a signal can reach.
+
+    Each byte restarts a timeout of the client: headers may come one by one, or answers that only
+    announce another (HTTP 103).
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def give_up(*_: object) -> None:
+        raise httpx2.ReadTimeout(f"no answer was complete after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def timely(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield chunks, none of which may take longer than LONGEST_PAUSE to come."""
+    while True:
+        with within(LONGEST_PAUSE):
+            chunk = next(chunks, None)
+        if chunk is None:
+            return
+        yield chunk
+
+
+def listed(call: Callable[[], Result], where: str) -> Result:
+    """Call what asks the Hub for a list, until it succeeds; raise GeometryError at last."""
+
+    def once() -> Result:
+        session()
+        with within(LONGEST_LISTING):
+            return call()
+
+    return with_retries(once, where)
 
 
 def downloaded(download: Callable[[], Result], where: str, largest_file: int) -> Result:
@@ -301,7 +349,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, httpx2.LocalProtocolError | UnicodeEncodeError):
         return "a header could not be sent; the token may contain a line break or an accent"
     if isinstance(error, httpx2.TimeoutException):
-        return f"nothing was received for {TIMEOUT} s"
+        return str(error) if "complete" in str(error) else f"nothing was received for {TIMEOUT} s"
     return f"the connection failed ({type(error).__name__}: {error})"
 
 
