@@ -120,12 +120,23 @@ def test_a_tensor_is_found_where_it_is_whatever_the_index_says(tmp_path, suffix,
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
+def test_a_tensor_of_a_missing_shard_is_not_taken_from_a_file_that_the_index_does_not_name(
+    tmp_path, suffix
+):
+    sharded(tmp_path, suffix)
+    (tmp_path / shard(suffix, 2)).unlink()
+    write(tmp_path, f"ema_weights.{suffix}", {HEAD: torch.ones(6, 2)})
+    message = refusal(lambda: open_checkpoint(tmp_path).find(HEAD))
+    assert f"the index puts tensor {HEAD!r} in {shard(suffix, 2)!r}, which is missing" in message
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
 def test_a_tensor_of_a_missing_shard_is_named_with_its_shard(tmp_path, suffix):
     sharded(tmp_path, suffix)
     (tmp_path / shard(suffix, 2)).unlink()
     message = refusal(lambda: open_checkpoint(tmp_path).find(HEAD))
     assert f"the index puts tensor {HEAD!r} in {shard(suffix, 2)!r}, which is missing" in message
-    assert "no other of the 1 files of weights has it" in message
+    assert "no other of the 1 files of weights that it names has it" in message
 
 
 def test_a_tensor_that_no_shard_holds_is_named_with_its_shard(tmp_path):

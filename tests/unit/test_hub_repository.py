@@ -915,3 +915,84 @@ def test_a_chunk_whose_length_comes_without_end_is_given_up(hub, repository, mon
     assert next(chunks) == b"first"
     with pytest.raises(httpx2.ReadTimeout):
         next(chunks)
+
+
+def test_the_token_goes_to_no_host_that_an_answer_names_for_xet(hub, repository, monkeypatch):
+    hub.gate(REPO, TOKEN)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    link = f'<{hub.other_host}/refresh>; rel="xet-auth"'
+    headers = {"X-Xet-Hash": "a" * 64, "Link": link}
+    hub.faults.append(Fault(f"{FILE}$", headers=headers, times=math.inf))
+    assert read(repository.snapshot(), FILE, 0, len(BODY)) == BODY
+    assert not [request for request in hub.requests if request.path == "/refresh"]
+
+
+def test_the_token_is_not_sent_unencrypted_where_the_hub_is_encrypted(hub, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "https://huggingface.co")
+    [prepare] = [h for h in client.session().event_hooks["request"] if h is client._prepare]
+    for scheme, sent in (("https", True), ("http", False)):
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        request = httpx2.Request("GET", f"{scheme}://huggingface.co/api/x", headers=headers)
+        prepare(request)
+        assert ("Authorization" in request.headers) == sent
+
+
+def test_parts_from_two_hosts_are_one_file_only_where_the_hub_says_so(hub, repository):
+    silent = Fault(f"/resolve/.*{FILE}$", headers={"X-Linked-Etag": "", "ETag": '"a"'}, times=99)
+    for faults in ([], [silent]):
+        hub.faults[:] = faults
+        again = HubRepository(REPO, "main", repository.commit)
+        hub.redirect_files_to(None)
+        assert read(again, FILE, 0, 500) == BODY[:500]
+        hub.redirect_files_to(hub.other_host)
+        if not faults:
+            assert read(again, FILE, 500, 1000) == BODY[500:1000]
+    message = refusal(lambda: read(again, FILE, 500, 1000))
+    assert "the file changed while it was read: its ETag was a" in message
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [{"rfilename": FILE, "size": math.inf}],
+        [{"rfilename": 5}],
+        [{"rfilename": None}],
+        [{"rfilename": "\ud800.bin"}],
+        [5],
+    ],
+)
+def test_a_list_of_files_that_makes_no_sense_is_an_error(hub, repository, files):
+    listing = json.dumps({"id": REPO, "sha": repository.commit, "siblings": files}).encode()
+    hub.faults.append(Fault("/revision/", replace=listing, times=99))
+    assert "the answer makes no sense" in refusal(repository.sizes)
+
+
+@pytest.mark.parametrize("ref", [("main", "a" * 64), ("main", None), (5, "a" * 40)])
+def test_revisions_that_make_no_sense_are_an_error_and_no_pin(hub, repository, ref):
+    name, commit = ref
+    branch = {"name": name, "ref": "refs/heads/main", "targetCommit": commit}
+    answer = json.dumps({"branches": [branch], "tags": [], "converts": []}).encode()
+    hub.faults.append(Fault("/refs", replace=answer, times=99))
+    assert "the answer makes no sense" in refusal(lambda: list_refs(REPO))
+
+
+def test_an_environment_that_allows_no_connection_is_told_its_variables(repository, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere.pem")
+    close_session()
+    assert "See HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and SSL_CERT_FILE" in refusal(repository.sizes)
+
+
+def test_what_an_answer_says_is_printed_without_control_characters(hub, repository, capfd):
+    fail(hub, headers={"X-Repo-Commit": "\x1b[2Jevil"})
+    read(repository, FILE, 0, 10)
+    said = capfd.readouterr().err
+    assert "\\x1b[2Jevil" in said and "\x1b" not in said
+
+
+def test_a_folder_in_the_place_of_a_cached_file_is_named(repository, offline):
+    config = repository.snapshot().folder / "config.json"
+    config.unlink()
+    config.mkdir()
+    assert "config.json is absent" in refusal(repository.snapshot)
+    offline()
+    assert "config.json is not there, and the Hub has one" in refusal(repository.snapshot().sizes)

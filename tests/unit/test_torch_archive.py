@@ -417,12 +417,58 @@ def test_a_missing_storage_is_named(tmp_path):
     assert refusal(tmp_path) == "lacks the storage of tensor 'lm_head.weight'."
 
 
-def test_a_storage_that_is_too_small_is_named_with_its_bytes(tmp_path):
+@pytest.mark.parametrize("change", [lambda content: content[:-4], lambda content: content * 2])
+def test_a_storage_of_another_size_is_named_with_its_bytes(tmp_path, change):
     saved(tmp_path, {"lm_head.weight": matrix()})
-    rewritten(tmp_path, lambda name, content: content[:-4] if name == "data/0" else content)
+    rewritten(tmp_path, lambda name, content: change(content) if name == "data/0" else content)
+    size = len(change(bytes(80)))
     assert refusal(tmp_path) == (
-        "is broken: tensor 'lm_head.weight' needs 80 bytes of a storage that has 76."
+        f"is broken: the storage of tensor 'lm_head.weight' has {size} bytes; 80 were expected."
     )
+
+
+def test_a_tensor_that_ends_behind_its_storage_is_named(tmp_path):
+    tensor = REBUILD + b"(" + STORAGE + b"K\x00K\x19\x85K\x01\x85tR"  # 25 numbers of 20
+    with_pickle(tmp_path, b"}X\x01\x00\x00\x00w" + tensor + b"s.")
+    assert refusal(tmp_path) == ("is broken: tensor 'w' needs 100 bytes of a storage that has 80.")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("name", ["archive/data/0", "archive2/data.pkl", "archive2/data/0"])
+def test_an_archive_with_an_entry_that_nobody_asked_for_is_refused(tmp_path, name):
+    saved(tmp_path, {"lm_head.weight": matrix()})
+    root = zipfile.ZipFile(tmp_path / FILE).namelist()[0].partition("/")[0]
+    with zipfile.ZipFile(tmp_path / FILE, "a") as archive:
+        archive.writestr(name.replace("archive", root), bytes(80))
+    assert "have the same name, or lie outside" in refusal(tmp_path)
+
+
+def test_a_pickle_deeper_in_the_archive_is_not_taken_for_its_own(tmp_path):
+    gamma = matrix()
+    saved(tmp_path, {"lm_head.weight": gamma})
+    with zipfile.ZipFile(tmp_path / FILE) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    root = next(iter(entries)).partition("/")[0]
+    with zipfile.ZipFile(tmp_path / FILE, "w") as archive:
+        for name in (f"{root}/a/data.pkl", *entries):
+            archive.writestr(name, entries.get(name, b"\x80\x02}."))
+    assert stored_bytes(tmp_path, tensors_of(tmp_path)["lm_head.weight"]) == bytes_of(gamma)
+
+
+LONG_TUPLE = b"(" + b"K\x00" * 100_000 + b"tq\x01"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"ctorch\n" + b"x" * 1_000_000 + b"Storage\n.",
+        LONG_TUPLE + b"h\x01Q.",
+        REBUILD + LONG_TUPLE + b"R.",
+    ],
+    ids=["name", "storage", "arguments"],
+)
+def test_a_pickle_whose_steps_would_take_long_each_is_refused_at_the_first(tmp_path, content):
+    assert "pickle" in refusal(with_pickle(tmp_path, content))
 
 
 def test_big_endian_numbers_are_refused(tmp_path):

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from errors import UserError
+from errors import UserError, printable
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-LONGEST_LINE = 2000  # characters of a message
 
 
 @contextmanager
@@ -58,22 +57,9 @@ def _named(error: Exception, log: Path) -> Exception:
 
 def _report(error: Exception, terminal: object, log: Path) -> None:
     expected = isinstance(error, UserError)
-    message = _printable(f"{'Error' if expected else type(error).__name__}: {error}")
+    message = printable(f"{'Error' if expected else type(error).__name__}: {error}")
     print(f"{message}\n(log: {log})", file=terminal)  # type: ignore[call-overload]
     if expected:
         print(message, file=sys.stderr)
     else:
         traceback.print_exc()
-
-
-def _printable(text: str) -> str:
-    """Escape and shorten what a terminal cannot show: a message may quote a hostile file."""
-    shown = (c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
-    return "\n".join(map(_shortened, "".join(shown).split("\n")))
-
-
-def _shortened(line: str) -> str:
-    if len(line) <= LONGEST_LINE:
-        return line
-    half = LONGEST_LINE // 2  # what to do next stands at the end
-    return f"{line[:half]} … {len(line) - 2 * half} characters … {line[-half:]}"

@@ -129,10 +129,12 @@ class Checkpoint:
     def find(self, name: str) -> StoredTensor:
         """Return where a tensor is, with its offset in its file.
 
-        The shard that the index names is looked at first, then the others: an index can be wrong.
+        The shard that the index names is looked at first, then its others: an index can be wrong.
+        A file that it does not name may be of another checkpoint.
         """
         named = self.weight_map.get(name)
-        files = self._files(self.format)
+        indexed = set(self.weight_map.values())
+        files = [file for file in self._files(self.format) if file in indexed]
         if named in files and name in (tensors := self.tensors(named)):
             return locate(self.source, tensors[name])
         for file in files:
@@ -143,7 +145,7 @@ class Checkpoint:
         missing = "which is missing" if named not in files else "which does not hold it"
         raise GeometryError(
             f"{self.source.where()}: the index puts tensor {name!r} in {named!r}, {missing}, and "
-            f"no other of the {len(files)} files of weights has it."
+            f"no other of the {len(files)} files of weights that it names has it."
         )
 
     def _files(self, fmt: Format) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from errors import printable
 from files import replacing
 from unembedding.checkpoint import Checkpoint
 from unembedding.dtypes import storage_dtype
@@ -115,7 +116,7 @@ def _stream(source: Source, tensor: StoredTensor) -> Iterator[bytes]:
     found = 0
     bar = tqdm(
         total=tensor.nbytes,
-        desc=source.where(tensor.file),
+        desc=printable(source.where(tensor.file)),
         unit="B",
         unit_scale=True,
         delay=1,

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import httpx2
 from huggingface_hub import (
@@ -40,6 +41,7 @@ from unembedding.hub_requests import (
     wait_or_raise,
     within,
 )
+from unembedding.revisions import COMMIT
 from unembedding.sources import LocalFolder, differs, hasher
 
 PROGRESS = 2**20  # bytes of one request; less would let a drip go on for days
@@ -65,7 +67,7 @@ class HubRepository:
             if info.sha != self.commit:
                 raise httpx2.RemoteProtocolError(f"the list of files is of the commit {info.sha}")
             return {
-                f.rfilename: (int(f.size or 0), f.lfs.sha256 if f.lfs else f.blob_id)
+                _name(f.rfilename): (int(f.size or 0), f.lfs.sha256 if f.lfs else f.blob_id)
                 for f in info.siblings or []
             }
 
@@ -139,12 +141,15 @@ class HubRepository:
                 raise _unusable(response, f"it is of the {what} {found}, not {expected}")
 
     def _require_same(self, name: str, response: httpx2.Response) -> None:
-        """Raise where a host says that a file is no longer the one it has sent parts of before.
+        """Raise where a file is no longer the one of which parts have come before.
 
         No ETag at first, and then one, is a change too: nothing says that it is the same file.
+        Hosts may call a file differently where the Hub itself says that it is the same.
         """
         etag = _etag(response.headers.get("ETag", ""))
-        before = self._etags.setdefault((name, response.url.host), etag)
+        announced = (response.history or [response])[0].headers.get("X-Linked-Etag")
+        host = response.url.host if announced else ""
+        before = self._etags.setdefault((name, host), etag)
         if etag != before:
             raise _unusable(
                 response,
@@ -170,7 +175,7 @@ class HubRepository:
                 )
             )
             # What the Hub says is of another commit is stored under that one.
-            absent = [name for name in files if not (folder / name).exists()]
+            absent = [name for name in files if not (folder / name).is_file()]
             if absent:  # or the list that huggingface_hub keeps in the cache lacked it
                 kept = folder.parent.parent / "trees" / f"{self.commit}.json"
                 kept.unlink(missing_ok=True)
@@ -225,7 +230,13 @@ class Snapshot(LocalFolder):
 
     def sizes(self) -> dict[str, int]:
         """Return the Hub's sizes: a file of another size in the cache is fetched again."""
-        return {name: self._listed.get(name, (size,))[0] for name, size in super().sizes().items()}
+        there = super().sizes()
+        if "config.json" in self._listed and "config.json" not in there:
+            raise refusal(
+                f"{self.where('config.json')} is not there, and the Hub has one. Unset "
+                "HF_HUB_OFFLINE, so that it can be fetched."
+            )
+        return {name: self._listed.get(name, (size,))[0] for name, size in there.items()}
 
     def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
         if name not in self.verified:
@@ -267,9 +278,16 @@ class Snapshot(LocalFolder):
 
 def list_refs(repo: str, pull_requests: bool = False) -> dict[str, str]:
     """Return {revision name: commit} of a repository's branches and tags, and pull requests."""
-    refs = listed(lambda: HfApi().list_repo_refs(repo, include_pull_requests=pull_requests), repo)
-    named = {ref.name: ref.target_commit for ref in [*refs.tags, *refs.branches]}
-    return named | {ref.ref: ref.target_commit for ref in refs.pull_requests or []}
+
+    def named() -> dict[str, str]:
+        refs = HfApi().list_repo_refs(repo, include_pull_requests=pull_requests)
+        found = {ref.name: ref.target_commit for ref in [*refs.tags, *refs.branches]}
+        found |= {ref.ref: ref.target_commit for ref in refs.pull_requests or []}
+        if odd := [f"{n}: {c}" for n, c in found.items() if not COMMIT.fullmatch(str(c))]:
+            raise ValueError(f"no commit of 40 digits is the revision {odd[0]}")
+        return {_name(name): commit for name, commit in found.items()}
+
+    return listed(named, repo)
 
 
 def commit_exists(repo: str, commit: str) -> bool:
@@ -283,6 +301,13 @@ def commit_exists(repo: str, commit: str) -> bool:
         return True
 
     return listed(exists, repo)
+
+
+def _name(given: Any) -> str:
+    """Return a name in an answer, or raise ValueError where it can be none."""
+    if not isinstance(given, str) or any("\ud800" <= character <= "\udfff" for character in given):
+        raise ValueError(f"{given!r} is no name")
+    return given
 
 
 def _etag(header: str) -> str:

@@ -32,6 +32,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import get_session, hf_raise_for_status
 
+from errors import printable
 from unembedding.errors import GeometryError
 
 TIMEOUT = 30  # seconds without a byte; huggingface_hub's shared client has none
@@ -52,12 +53,31 @@ FAILURES = (
     OfflineModeIsEnabled,
     UnicodeEncodeError,  # a token with an accent
 )
+ODD_ANSWERS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 Result = TypeVar("Result")
 
 
 def session() -> httpx2.Client:
-    """Return huggingface_hub's session, with bounds on the time and the size of an answer."""
-    client = get_session()
+    """Return huggingface_hub's session, with bounds on the time and the size of an answer.
+
+    Without Xet, whose native code has connections of its own: it hands the token to any host that
+    an answer names, and no bound holds there.
+    """
+    huggingface_hub.constants.HF_HUB_DISABLE_XET = True
+    try:
+        client = get_session()
+    except (ImportError, OSError, ValueError) as error:
+        raise GeometryError(
+            f"There can be no connection with what the environment says: {error}. See HTTPS_PROXY, "
+            "HTTP_PROXY, ALL_PROXY and SSL_CERT_FILE."
+        ) from None
     client.timeout = TIMEOUT
     client.headers["Accept-Encoding"] = "identity"  # a few bytes can be decoded to any number
     if _bound not in client.event_hooks["response"]:
@@ -72,10 +92,14 @@ def _prepare(request: httpx2.Request) -> None:
     Note what is asked for, which a request that follows a redirect inherits.
     """
     home = httpx2.URL(huggingface_hub.constants.ENDPOINT)
-    if (request.url.host, request.url.port) != (home.host, home.port):
+    if _origin(request.url) != _origin(home):
         request.headers.pop("Authorization", None)
     listing = request.url.path.startswith(f"{home.path.rstrip('/')}/api/")
     request.extensions.setdefault(LISTING, listing)
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
 
 
 def _bound(response: httpx2.Response, largest_file: float = math.inf) -> None:
@@ -234,7 +258,7 @@ def with_retries(call: Callable[[], Result], where: str, attempts: int = ATTEMPT
             wait_or_raise(httpx2.ReadError(str(error)), failures, where, attempts)
         except HFValidationError as error:
             raise refusal(f"{where} is no name of a repository: {error}") from None
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        except ODD_ANSWERS as error:
             failures += 1  # such as a page of a proxy, where the Hub's JSON was expected
             answer = httpx2.RemoteProtocolError(
                 f"the answer makes no sense: {_without_token(str(error))[:200]}"
@@ -257,7 +281,8 @@ def wait_or_raise(error: Exception, failures: int, where: str, attempts: int = A
         raise explain(error, where) from None
     wait = (asked or min(2**failures, 60)) * random.uniform(1, 1.25)
     progress = f"attempt {failures} of {attempts}, next in {wait:.0f} s"
-    print(_without_token(f"{where}: {_reason(error)}; {progress}"), file=sys.stderr)
+    said = printable(_without_token(f"{where}: {_reason(error)}; {progress}"))
+    print(said, file=sys.stderr)
     time.sleep(wait)
 
 
@@ -290,7 +315,8 @@ def explain(error: Exception, where: str) -> GeometryError:
     elif status is not None:
         advice = f"the Hub answered HTTP {status} at {_url(error)}. Run again later."
     else:
-        advice = f"{_reason(error)} (at {_url(error)}). Check the network and HF_ENDPOINT."
+        what = f"{_reason(error)} (at {_url(error)})"
+        advice = f"{what}. Check the network, HF_ENDPOINT and HTTPS_PROXY."
     return refusal(f"{where}: {advice}")
 
 

@@ -55,7 +55,10 @@ class LocalFolder:
             raise GeometryError(f"There is no folder {folder}. Check `path:` in the configuration.")
 
     def sizes(self) -> dict[str, int]:
-        return {f.name: f.stat().st_size for f in sorted(self.folder.iterdir()) if f.is_file()}
+        files = [f for f in sorted(self.folder.iterdir()) if f.is_file()]
+        if odd := [f.name for f in files if not f.name.isprintable()]:
+            raise GeometryError(f"{self.folder} holds a file called {odd[0]!r}. Rename it.")
+        return {f.name: f.stat().st_size for f in files}
 
     def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
         try:

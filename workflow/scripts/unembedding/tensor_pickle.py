@@ -29,6 +29,8 @@ STORAGES = {
     "ByteStorage": "U8",
     "BoolStorage": "BOOL",
 }
+LONGEST_NAME = 100  # characters of a module or a type
+MOST_ARGUMENTS = 16  # of what builds a tensor
 MARK = object()
 ADVICE = (
     "which no weights need; refused. If you trust the file, load it once with torch and save its "
@@ -41,6 +43,7 @@ class Storage(NamedTuple):
 
     dtype: str
     key: str
+    length: int
 
 
 class Described(NamedTuple):
@@ -118,8 +121,8 @@ class _Reader:
         self.memo[len(self.memo) if index is None else index] = self.stack[-1]
 
     def name(self, module: Any, name: Any) -> None:
-        if not (type(module) is type(name) is str):
-            raise ValueError("a name is no text")
+        if not (type(module) is type(name) is str and len(module + name) <= LONGEST_NAME):
+            raise ValueError("a name is no text, or too long a text")
         storage = module in ("torch", "torch.storage") and name.endswith("Storage")
         if not storage and (module, name) not in CALLS:
             wanted = f"{module}.{name}"[:200]
@@ -130,16 +133,21 @@ class _Reader:
         """Build what the few names stand for; nothing in the file can be called."""
         name, arguments = self.last(2)
         build = CALLS.get(name) if isinstance(name, Name) else None
-        if build is None or type(arguments) is not tuple:
+        # A long tuple that is passed again and again would be copied each time.
+        if build is None or type(arguments) is not tuple or len(arguments) > MOST_ARGUMENTS:
             raise ValueError("it calls what cannot be called")
         self.push(build(*arguments))
 
     def storage(self) -> None:
-        kind, dtype, key, *_ = self.stack.pop()
-        if kind != "storage" or not isinstance(dtype, Name) or not isinstance(key, str | int):
+        described = self.stack.pop()
+        if type(described) is not tuple or len(described) not in (5, 6):
+            raise GeometryError("its pickle refers to something that is no storage; refused.")
+        kind, dtype, key, _, length, *_ = described
+        known = isinstance(dtype, Name) and isinstance(key, str | int) and is_shape((length,))
+        if kind != "storage" or not known:
             raise GeometryError("its pickle refers to something that is no storage; refused.")
         name = dtype.name
-        self.push(Storage(STORAGES.get(name, name.removesuffix("Storage")), str(key)))
+        self.push(Storage(STORAGES.get(name, name.removesuffix("Storage")), str(key), length))
 
     def set_state(self) -> None:
         """Drop the attributes that are to be set, such as a state dict's ``_metadata``."""

@@ -42,9 +42,14 @@ def read_archive(source: Source, file: str) -> dict[str, StoredTensor]:
     except (ValueError, OSError, NotImplementedError) as error:
         raise GeometryError(f"{where} has a broken zip directory: {error}") from None
     entries = {entry.filename: entry for entry in archive.infolist()}
-    root = next((name[: -len("data.pkl")] for name in entries if name.endswith("/data.pkl")), None)
-    if root is None:
+    root = min(entries, default="").partition("/")[0] + "/"
+    if f"{root}data.pkl" not in entries:
         raise GeometryError(f"{where} is a zip archive without data.pkl, so no PyTorch checkpoint.")
+    if len(entries) < len(archive.infolist()) or not all(n.startswith(root) for n in entries):
+        raise GeometryError(
+            f"{where} is broken: entries of its zip directory have the same name, or lie outside "
+            f"{root}, and nothing says which ones count."
+        )
     if f"{root}byteorder" in entries and _entry(source, file, entries[f"{root}byteorder"]) != (
         b"little"
     ):
@@ -140,6 +145,11 @@ def _stored(
     size = ITEM_BITS.get(dtype, 0) // 8  # 0 for a type that is refused when its tensor is asked for
     if entry.compress_type != zipfile.ZIP_STORED:
         raise GeometryError(f"{where} is compressed (tensor {name!r}); PyTorch never does that.")
+    if size and described.storage.length * size != entry.file_size:
+        raise GeometryError(
+            f"{where} is broken: the storage of tensor {name!r} has {entry.file_size} bytes; "
+            f"{described.storage.length * size} were expected."
+        )
     contiguous = _is_row_major(described)
     whole = described.offset == 0 and count * size == entry.file_size
     if contiguous and (described.offset + count) * size > entry.file_size:
