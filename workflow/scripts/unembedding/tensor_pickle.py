@@ -10,13 +10,14 @@ ever; here nothing is called, each opcode costs a bounded time, and there is a b
 from __future__ import annotations
 
 import pickletools
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from unembedding.errors import GeometryError
 from unembedding.safetensors_header import is_shape
 
-MOST_OPCODES = 5_000_000  # a tensor takes about 45
+MOST_OPCODES = 2_000_000  # a tensor takes about 45
 STORAGES = {
     "DoubleStorage": "F64",
     "FloatStorage": "F32",
@@ -143,11 +144,12 @@ class _Reader:
         if type(described) is not tuple or len(described) not in (5, 6):
             raise GeometryError("its pickle refers to something that is no storage; refused.")
         kind, dtype, key, _, length, *_ = described
-        known = isinstance(dtype, Name) and isinstance(key, str | int) and is_shape((length,))
+        known = isinstance(dtype, Name) and isinstance(key, str) and is_shape((length,))
         if kind != "storage" or not known:
             raise GeometryError("its pickle refers to something that is no storage; refused.")
-        name = dtype.name
-        self.push(Storage(STORAGES.get(name, name.removesuffix("Storage")), str(key), length))
+        # Not a new text each time: a few bytes of the file can ask for it again.
+        kind = STORAGES.get(dtype.name) or sys.intern(dtype.name.removesuffix("Storage"))
+        self.push(Storage(kind, key, length))
 
     def set_state(self) -> None:
         """Drop the attributes that are to be set, such as a state dict's ``_metadata``."""
