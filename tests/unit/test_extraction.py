@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import resource
 
 import numpy as np
@@ -326,3 +327,9 @@ def test_numbers_that_differ_from_the_archive_s_checksum_are_not_kept(tmp_path):
     with pytest.raises(GeometryError, match=f"tensor '{HEAD}' are not those of its checksum"):
         extract_unembedding(source, tmp_path / "unembedding.safetensors", PROVENANCE)
     assert list(tmp_path.iterdir()) == [tmp_path / "checkpoint"]
+
+
+def test_a_file_whose_name_is_no_text_is_told(tmp_path):
+    (tmp_path / os.fsdecode(b"a\xff.safetensors")).touch()
+    with pytest.raises(GeometryError, match=r"holds 'a\\udcff.safetensors', whose name is no UTF"):
+        open_source(tmp_path, None, "local", "local", "tensor").sizes()

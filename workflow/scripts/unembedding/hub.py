@@ -42,7 +42,7 @@ from unembedding.hub_requests import (
     within,
 )
 from unembedding.revisions import COMMIT
-from unembedding.sources import LocalFolder, differs, hasher
+from unembedding.sources import LocalFolder, differs, hasher, is_text
 
 PROGRESS = 2**20  # bytes of one request; less would let a drip go on for days
 BREAKS = 50  # of one range, whatever they brought
@@ -305,7 +305,7 @@ def commit_exists(repo: str, commit: str) -> bool:
 
 def _name(given: Any) -> str:
     """Return a name in an answer, or raise ValueError where it can be none."""
-    if not isinstance(given, str) or any("\ud800" <= character <= "\udfff" for character in given):
+    if not isinstance(given, str) or not is_text(given):
         raise ValueError(f"{given!r} is no name")
     return given
 

@@ -225,7 +225,7 @@ def _path_named(response: httpx2.Response) -> str | None:
     if response.request.extensions[LISTING]:
         with suppress(ValueError, RecursionError):  # who asked says that it is no JSON
             json.loads(response.read(), object_hook=note)
-    return next((name for name in names if "/" in name), None)
+    return next((name for name in names if "/" in name or name in (".", "..")), None)
 
 
 @contextmanager

@@ -56,8 +56,10 @@ class LocalFolder:
 
     def sizes(self) -> dict[str, int]:
         files = [f for f in sorted(self.folder.iterdir()) if f.is_file()]
-        if odd := [f.name for f in files if not f.name.isprintable()]:
-            raise GeometryError(f"{self.folder} holds a file called {odd[0]!r}. Rename it.")
+        if odd := [f.name for f in files if not is_text(f.name)]:
+            raise GeometryError(
+                f"{self.folder} holds {odd[0]!r}, whose name is no UTF-8. Rename it."
+            )
         return {f.name: f.stat().st_size for f in files}
 
     def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
@@ -77,6 +79,11 @@ class LocalFolder:
 
     def where(self, name: str = "") -> str:
         return str(self.folder / name)
+
+
+def is_text(name: str) -> bool:
+    """Return whether a name has no surrogates, which stand for bytes that are no UTF-8."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def hasher(digest: str, size: int) -> Any:
