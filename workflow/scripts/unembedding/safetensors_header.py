@@ -15,7 +15,7 @@ from unembedding.errors import GeometryError
 from unembedding.sources import Source, read
 from unembedding.stored import StoredTensor
 
-MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors library
+MAX_HEADER = 16 * 2**20  # bytes, of 200,000 tensors, and up to 350 MB once parsed
 MOST_DIMENSIONS = 64  # as many as PyTorch has
 LONGEST = 2**63  # no file has more bytes
 LFS_POINTER = b"version https://git-lfs"
@@ -55,10 +55,15 @@ def read_header(source: Source, file: str) -> tuple[dict[str, StoredTensor], dic
     if size < 8:
         raise GeometryError(f"{where} has {size} bytes; a safetensors file has at least 8.")
     length = int.from_bytes(prefix[:8], "little")
-    if length > min(MAX_HEADER, size - 8):
+    if length > size - 8:
         raise GeometryError(
             f"{where} is truncated or no safetensors file: it announces a header of {length} bytes "
             f"and has {size} bytes in all."
+        )
+    if length > MAX_HEADER:
+        raise GeometryError(
+            f"{where} has a header of {length} bytes; up to {MAX_HEADER} are read, which list "
+            "200,000 tensors. Split the file, or ask for a larger limit."
         )
     try:
         header = json.loads(read(source, file, 8, 8 + length), object_pairs_hook=_unique)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from unembedding.errors import GeometryError
 
 CHUNK = 8 * 2**20  # bytes handed on at a time: large enough to be fast, small beside any limit
-SMALL_FILE = 64 * 2**20  # config.json and index files; the largest real index is about 10 MB
+SMALL_FILE = 32 * 2**20  # config.json and index files; the largest real index is about 10 MB
 
 
 class Source(Protocol):
