@@ -867,6 +867,13 @@ def test_an_answer_that_names_a_path_writes_no_file_there(hub, repository, tmp_p
     assert not outside.exists()
 
 
+def test_an_etag_that_names_no_file_may_have_a_slash(hub, repository):
+    headers = {"ETag": 'W/"2b-a/b+c"'}
+    hub.faults.append(Fault("/(tree|revision|cdn)/", headers=headers, times=99))
+    hub.redirect_files_to(hub.other_host)
+    assert read(repository.snapshot(), FILE, 0, len(BODY)) == BODY
+
+
 def test_a_list_of_files_that_names_a_path_writes_no_file_there(hub, repository, tmp_path):
     outside = tmp_path / "outside"
     lfs = {"oid": str(outside), "size": len(BODY), "pointerSize": 130}

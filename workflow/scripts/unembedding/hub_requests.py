@@ -215,9 +215,11 @@ def downloaded(download: Callable[[], Result], where: str, largest_file: int) ->
 
 
 def _path_named(response: httpx2.Response) -> str | None:
-    """Return a name of a file or commit in an answer that is a path, if there is one."""
-    names = [response.headers.get(name, "") for name in ("ETag", "X-Linked-Etag", "X-Repo-Commit")]
-    names = [name.removeprefix("W/").strip('"') for name in names]
+    """Return what huggingface_hub would call a file or a commit, if that is a path."""
+    naming = ["X-Repo-Commit"]
+    if response.request.method == "HEAD" and not response.is_error:  # others' may be any Base64
+        naming += ["ETag", "X-Linked-Etag"]
+    names = [response.headers.get(name, "").removeprefix("W/").strip('"') for name in naming]
 
     def note(entry: dict[str, Any]) -> None:
         names.extend(str(entry[key]) for key in ("oid", "sha256", "blobId") if key in entry)
