@@ -178,6 +178,14 @@ def test_a_summary_is_not_made_of_a_description_of_another_file(tmp_path, what):
         gather(paths)
 
 
+def test_a_summary_is_not_made_of_a_description_of_another_commit_than_is_pinned(tmp_path):
+    paths = results_of(tmp_path / "m", step1=0, step2=1)
+    pins = {"step1": "c" * 40, "step2": "d" * 40}
+    (tmp_path / "m/revisions.tsv").write_text(format_revisions(pins))
+    with pytest.raises(UserError, match=r"step2/geometry.json is of the commit c+, .* pins d+\."):
+        gather(paths)
+
+
 def test_facts_about_another_decomposition_are_refused():
     extract = {"revision": "step1", "sha256": "a"}
     decompose = {"unembedding_sha256": "a", "decomposition_sha256": "b"}

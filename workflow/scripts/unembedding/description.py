@@ -6,6 +6,7 @@ import csv
 import io
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +137,11 @@ def unasked(geometry: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None
 def gather(descriptions: Iterable[Path]) -> list[dict[str, Any]]:
     """Return the content of each geometry.json, and of which earlier one it is a duplicate.
 
-    Raises GeometryError for one that lies in the folder of another model or revision.
+    Raises GeometryError for one that lies in the folder of another model or revision, is of another
+    commit than the revision is pinned to, or of other files than those beside it.
     """
-    geometries = [_in_its_place(path) for path in descriptions]
+    pinned = cache(_pinned)
+    geometries = [_in_its_place(path, pinned(path.parents[1])) for path in descriptions]
     for same in identical(geometries):
         first, *others = (geometries[i] for i in same)
         for other in others:
@@ -146,13 +149,24 @@ def gather(descriptions: Iterable[Path]) -> list[dict[str, Any]]:
     return [{"duplicate_of": None, **geometry} for geometry in geometries]
 
 
-def _in_its_place(path: Path) -> dict[str, Any]:
+def _pinned(model: Path) -> dict[str, str]:
+    file = model / "revisions.tsv"
+    return read_revisions(file) if file.exists() else {}
+
+
+def _in_its_place(path: Path, pinned: Mapping[str, str]) -> dict[str, Any]:
     geometry = read_facts(path)
     own = (geometry["model"], folder_name(geometry["revision"]))
     if own != path.parts[-3:-1]:
         raise GeometryError(
             f"{path} describes another checkpoint, {geometry['model']}/{geometry['revision']}. "
             "Delete it and run again."
+        )
+    revision, commit = geometry["revision"], geometry["commit"]
+    if pinned.get(revision, commit) != commit:
+        raise GeometryError(
+            f"{path} is of the commit {commit}, and revisions.tsv pins {pinned[revision]}. Delete "
+            "the revision's folder and run again."
         )
     for file in ("unembedding", "decomposition", "causal"):
         if (beside := path.with_name(f"{file}.safetensors")).exists():
