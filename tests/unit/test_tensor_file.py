@@ -96,6 +96,12 @@ def test_a_file_whose_tensors_are_incomplete_is_never_put_in_place(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_cannot_be_created_is_told_by_its_own_name(tmp_path):
+    path = tmp_path / ("x" * 250)  # too long with what makes a temporary name of it
+    with pytest.raises(UserError, match=f"Could not write {path}: File name too long"):
+        write_text(path, "text")
+
+
 def test_an_exception_leaves_the_old_file_and_nothing_else(tmp_path):
     write_text(tmp_path / "f", "old")
     with pytest.raises(KeyError), replacing(tmp_path / "f") as file:

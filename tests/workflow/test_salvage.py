@@ -80,3 +80,17 @@ def test_a_run_that_was_not_asked_for_the_summary_leaves_it(workspace, config):
     run = snakemake(workspace, config, f"results/geometry/{PLACE}/geometry.json")
     assert run.code != 0 and "Absent" not in run.output
     assert rows(workspace) == [EARLY, LATE, LOCAL]
+
+
+def test_a_run_in_which_no_checkpoint_is_finished_leaves_no_older_summary_or_plot(
+    workspace, config
+):
+    config["models"]["second"]["unembedding"] = "no.such.tensor"
+    only = {"models": {"second": config["models"]["second"]}}
+    assert snakemake(workspace, only).code != 0
+    results = workspace / "results/geometry"
+    assert not (results / "summary.csv").exists()
+    assert not list((results / "second/plots").glob("*.svg"))
+    assert snakemake(workspace, config).code != 0
+    assert rows(workspace) == [EARLY, LATE]
+    assert (results / "first/plots/spectrum.svg").exists()

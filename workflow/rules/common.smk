@@ -1,6 +1,7 @@
 """What the rules share: the validated configuration, and functions that tell a rule its inputs."""
 
 import json
+import os
 import re
 import sys
 from functools import cache
@@ -208,7 +209,13 @@ def geometry_plot(name):
 
 
 def announce():
-    """Log where the jobs of this run will be, and stop a run that would wait for ever."""
+    """Log where the jobs of this run will be; stop one that would wait for ever, or cannot write."""
+    for folder in ("results", "logs"):
+        if Path(folder).exists() and not os.access(folder, os.W_OK):
+            raise WorkflowError(
+                f"{folder}/ cannot be written: it is on a read-only file system, or its "
+                "permissions forbid it. Change that, or run in another folder with --directory."
+            )
     executor = workflow.executor_plugin.name
     with_conda = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
     for job in list(workflow.dag.needrun_jobs())[:1]:  # any: they share the default resources

@@ -38,7 +38,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())  # where the disk turns out to be full, on a network file system
             temporary.replace(path)  # while it is locked, so that nobody takes it for abandoned
     except OSError as error:
-        if error.filename not in (None, str(temporary), str(path), str(path.parent)):
+        failed = Path(error.filename or path)
+        if failed not in (path, path.parent) and not failed.name.startswith(f".{path.name}."):
             raise  # it was not this file that failed
         raise UserError(
             f"Could not write {path}: {error.strerror}. Nothing was left behind; free some space "

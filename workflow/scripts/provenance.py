@@ -40,8 +40,8 @@ def config_digest(config: Mapping[str, Any]) -> str:
 
 
 def workflow_commit() -> str | None:
-    """Return the last commit that changed the scripts, or None where git does not keep them."""
-    command = ["git", "-C", str(SCRIPTS), "log", "-1", "--format=%H", "--", "."]
+    """Return the last commit that changed rules or scripts; None where git does not keep them."""
+    command = ["git", "-C", str(SCRIPTS.parent), "log", "-1", "--format=%H", "--", "."]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

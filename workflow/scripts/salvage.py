@@ -34,9 +34,7 @@ def salvage(workflow: Any) -> list[str]:
         geometries = [path for path in finished(RESULTS) if path in done]
         made = _gather(workflow.persistence, waiting, geometries)
     except UserError as error:
-        for job in waiting:  # what an earlier run made of all of them is true no longer
-            for output in job.output:
-                Path(output).unlink(missing_ok=True)
+        _remove(waiting)
         return [f"What is finished could not be summarized. {error}"]
     missed = {_name(job) for job in described if not dag.noneedrun_finished(job)} - reasons.keys()
     return _lines(made, len(geometries), reasons, len(missed))
@@ -72,12 +70,20 @@ def _gather(persistence: Any, waiting: Iterable[Any], geometries: Sequence[Path]
     for job in waiting:
         model = job.wildcards.get("model")
         own = [path for path in geometries if model in (None, path.parts[-3])]
+        _remove([job])
         if own:
             persistence.started(job)
             with suppress(ImportError):  # matplotlib may be in the environments of conda alone
                 GATHERED[job.rule.name](job, own)
                 made.append(commonpath(job.output))
     return sorted(made)
+
+
+def _remove(jobs: Iterable[Any]) -> None:
+    """Remove what an earlier run made of checkpoints of which some are no longer true."""
+    for job in jobs:
+        for output in job.output:
+            Path(output).unlink(missing_ok=True)
 
 
 def _summarize(job: Any, geometries: Sequence[Path]) -> None:
