@@ -187,12 +187,16 @@ PIECES = [
 ]
 
 
+# What a storage is made of, to be made again and again, of a type with a long name.
+STORAGE = b"(\x8c\7storagectorch\n" + b"x" * 80 + b"Storage\n\x8c\0010\x8c\3cpuK\4tq\0"
 # Calls OrderedDict with what lies on the stack, which has to be brought above its name.
 ORDERED = b"q\1ccollections\nOrderedDict\nh\1R."
 
 
 def opcodes(chance: random.Random) -> bytes:
-    """Opcodes in any order, or tuples and lists each of which holds the last one twice."""
+    """Opcodes in any order, or one storage made again and again, or tuples of tuples."""
+    if chance.random() < 0.02:
+        return b"\x80\2" + STORAGE + b"h\0Q" * 5000 + b"."
     if chance.random() < 0.1:
         piece = chance.choice([b"\x85", b"q\0h\0\x86", b"q\0](h\0h\0e", b"2\x862R"])
         end = chance.choice([b"K\1s.", b"Q.", b".", b"\x8c\1x\x93.", b"K\1\x86\x85\x85" + ORDERED])
@@ -200,12 +204,15 @@ def opcodes(chance: random.Random) -> bytes:
     return b"\x80\2" + b"".join(chance.choices(PIECES, k=chance.randrange(1, 60))) + b"."
 
 
+NUMBERS = 8  # of the only storage
+
+
 def archive(data: bytes) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as entries:
         entries.writestr("archive/data.pkl", data)
         entries.writestr("archive/byteorder", b"little")
-        entries.writestr("archive/data/0", bytes(64))
+        entries.writestr("archive/data/0", bytes(4 * NUMBERS))
     return file.getvalue()
 
 
@@ -232,7 +239,7 @@ class _Tensor:
 class _Pickler(pickle._Pickler):  # the one in Python, whose methods can be replaced
     def persistent_id(self, value):
         if isinstance(value, _Storage):
-            return ("storage", _Global("torch\nFloatStorage"), "0", "cpu", 8)
+            return ("storage", _Global("torch\nFloatStorage"), "0", "cpu", NUMBERS)
         return None
 
     def save(self, value, save_persistent_id=True):
