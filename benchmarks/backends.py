@@ -17,17 +17,17 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "workflow/scripts"))
+sys.path.insert(0, str(ROOT / "src"))
 CORES = len(os.sched_getaffinity(0))
 os.environ.setdefault("OMP_NUM_THREADS", str(CORES))
 os.environ.setdefault("OPENBLAS_NUM_THREADS", str(CORES))
 
-from comparison.comparing import compare  # noqa: E402
-from comparison.measuring import LOADS, Eigh  # noqa: E402
-from comparison.solvers import SOLVERS  # noqa: E402
-from comparison.stages import PARTS, Stages  # noqa: E402
-from comparison.tables import read_table  # noqa: E402
-from machine import cpu_model, gpu_models  # noqa: E402
+from unembedding.backend_comparison.comparing import compare  # noqa: E402
+from unembedding.backend_comparison.measuring import LOADS, Eigh  # noqa: E402
+from unembedding.backend_comparison.solvers import SOLVERS  # noqa: E402
+from unembedding.backend_comparison.stages import PARTS, Stages  # noqa: E402
+from unembedding.backend_comparison.tables import read_table  # noqa: E402
+from unembedding.machine import cpu_model, gpu_models  # noqa: E402
 
 PRECISIONS = ("float64", "float32")
 ON_THE_CPU = [name for name in SOLVERS if name not in ("torch cuda", "cupy")]

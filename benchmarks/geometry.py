@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "workflow/scripts"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 CORES = len(os.sched_getaffinity(0))
 os.environ.setdefault("OMP_NUM_THREADS", str(CORES))
 os.environ.setdefault("OPENBLAS_NUM_THREADS", str(CORES))
@@ -32,16 +32,16 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", str(CORES))
 import numpy as np  # noqa: E402
 from scipy.linalg import blas, eigh  # noqa: E402
 
-from comparison.matrices import write_unembedding  # noqa: E402
-from files import replacing  # noqa: E402
-from machine import cpu_model  # noqa: E402
-from profiling import Stopwatch  # noqa: E402
+from unembedding.backend_comparison.matrices import write_unembedding  # noqa: E402
 from unembedding.backends.numpy_backend import NumpyBackend  # noqa: E402
-from unembedding.decomposition import decompose  # noqa: E402
+from unembedding.covariance import decompose  # noqa: E402
 from unembedding.errors import GeometryError  # noqa: E402
 from unembedding.extraction import UNEMBEDDING  # noqa: E402
-from unembedding.tensor_file import TensorFile  # noqa: E402
+from unembedding.files import replacing  # noqa: E402
+from unembedding.machine import cpu_model  # noqa: E402
+from unembedding.tensors.files import TensorFile  # noqa: E402
 from unembedding.transform import G, transform  # noqa: E402
+from unembedding.workflow.profiles import Stopwatch  # noqa: E402
 
 CONDITION = 1e5  # as large as trained models have; float32 still tells it from a singular matrix
 RESIDUAL = "whitening residual"
@@ -227,9 +227,9 @@ def peak_memory(rows: int, width: int, stage: str, folder: Path) -> float:
     code = f"""
 import re, sys
 from pathlib import Path
-sys.path.insert(0, {str(ROOT / "workflow/scripts")!r})
+sys.path.insert(0, {str(ROOT / "src")!r})
 from unembedding.backends.numpy_backend import NumpyBackend
-from unembedding.decomposition import decompose
+from unembedding.covariance import decompose
 from unembedding.transform import transform
 folder = Path({str(folder)!r})
 gamma, decomposition = folder / "unembedding.safetensors", folder / "decomposition.safetensors"
@@ -272,7 +272,7 @@ def extraction(folder: Path) -> None:
     script = f"""
 import sys, time
 started = time.perf_counter()
-sys.path.insert(0, {str(ROOT / "workflow/scripts")!r})
+sys.path.insert(0, {str(ROOT / "src")!r})
 from pathlib import Path
 from unembedding.extraction import extract_unembedding, open_source
 imported = time.perf_counter()

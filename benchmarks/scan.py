@@ -18,11 +18,11 @@ from pathlib import Path
 
 import torch
 
-from machine import cpu_model
 from selective_scan import load_kernel, selective_scan_fn, use_fused_scan
 from selective_scan.benchmark import timed
 from selective_scan.reference import selective_scan_reference
 from selective_scan.variants import Inputs, Variant, all_variants, make_inputs
+from unembedding.machine import cpu_model
 
 DIM, STATE = 1536, 16
 THREADS = ThreadPoolExecutor(2)  # kept: a thread that has just started often shares a core

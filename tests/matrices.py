@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from files import replacing
-from unembedding.tensor_file import SAFETENSORS, TensorWriter
+from unembedding.files import replacing
+from unembedding.tensors.files import SAFETENSORS, TensorWriter
 
 DTYPES = SAFETENSORS | {"float16": "F16"}
 

@@ -8,7 +8,7 @@ from hub import LoopbackHub
 from huggingface_hub.utils import close_session
 from promises import TOKEN
 
-from unembedding import hub_requests as client
+from unembedding.hub import requests as client
 
 
 @pytest.fixture

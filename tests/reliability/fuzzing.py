@@ -19,11 +19,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
-from unembedding.checkpoint import Checkpoint
+from unembedding.checkpoints.checkpoint import Checkpoint
+from unembedding.checkpoints.formats.safetensors import read_header
+from unembedding.checkpoints.formats.torch_zip import locate, read_archive
+from unembedding.checkpoints.sources import LocalFolder
 from unembedding.errors import GeometryError
-from unembedding.safetensors_header import read_header
-from unembedding.sources import LocalFolder
-from unembedding.torch_archive import locate, read_archive
 
 LONGEST = 2.0
 MOST_MEMORY = 256 * 2**20  # beyond what the process has when it starts

@@ -18,7 +18,7 @@ def test_a_reader_reads_or_refuses_whatever_it_is_given(reader, report):
     script = Path(__file__).with_name("fuzzing.py")
     done = subprocess.run(
         [sys.executable, str(script), reader, str(COUNT)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "workflow/scripts")},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
         capture_output=True,
         text=True,
         timeout=400,

@@ -6,9 +6,11 @@ import sys
 
 import pytest
 
-import machine
+from unembedding import machine
 
-HERE = "import json; from machine import allotment; print(json.dumps(allotment(1, 3000)))"
+HERE = (
+    "import json; from unembedding.machine import allotment; print(json.dumps(allotment(1, 3000)))"
+)
 
 
 @pytest.mark.parametrize(("limit_mb", "warned"), [(2000, True), (4000, False)])
@@ -16,7 +18,7 @@ def test_a_limit_on_memory_is_recorded_and_warned_of_where_it_is_less_than_asked
     limited = f"ulimit -v {limit_mb * 1024} && exec {sys.executable} -c '{HERE}'"
     run = subprocess.run(
         ["bash", "-c", limited],
-        env={"PYTHONPATH": str(machine.__file__).removesuffix("machine.py")},
+        env={"PYTHONPATH": str(machine.__file__).removesuffix("unembedding/machine.py")},
         capture_output=True,
         text=True,
         check=True,

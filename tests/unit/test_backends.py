@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from matrices import load_file, straightforward, with_spectrum, write_gamma
 
-from comparison.solvers import SOLVERS
-from machine import fingerprint, using_threads
-from unembedding import tensor_file
+from unembedding.backend_comparison.solvers import SOLVERS
 from unembedding.backends import select_backend
 from unembedding.backends.choice import measured_choice
 from unembedding.backends.cupy_backend import CupyBackend
 from unembedding.backends.numpy_backend import NumpyBackend
 from unembedding.backends.torch_backend import TorchBackend
-from unembedding.decomposition import decompose
+from unembedding.covariance import decompose
 from unembedding.errors import GeometryError
+from unembedding.machine import fingerprint, using_threads
+from unembedding.tensors import files as tensor_file
 from unembedding.transform import transform
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from unembedding.checkpoint import Checkpoint
+from unembedding.checkpoints.checkpoint import Checkpoint
+from unembedding.checkpoints.sources import LocalFolder, read
 from unembedding.errors import GeometryError
-from unembedding.sources import LocalFolder, read
 
 HEAD = "lm_head.weight"
 SHARDS = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from configuration import ConfigurationError, load
+from unembedding.workflow.configuration import ConfigurationError, load
 
 LOCAL = {"path": "resources/tiny-olmo"}
 

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrices import load_file, straightforward, with_spectrum, write_gamma
 
-from unembedding import tensor_file
 from unembedding.backends.numpy_backend import NumpyBackend
-from unembedding.decomposition import decompose
+from unembedding.covariance import decompose
 from unembedding.errors import GeometryError
+from unembedding.tensors import files as tensor_file
 
 
 @pytest.fixture

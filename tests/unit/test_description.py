@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from matrices import with_spectrum, write_gamma
 
-from errors import UserError
-from files import write_facts
-from provenance import config_digest, made_with
 from unembedding.backends.numpy_backend import NumpyBackend
-from unembedding.decomposition import decompose
-from unembedding.description import describe, gather, summary
+from unembedding.checkpoints.revisions import folder_name, format_revisions
+from unembedding.covariance import decompose
+from unembedding.errors import UserError
+from unembedding.files import write_facts
 from unembedding.plots import plot_model
-from unembedding.revisions import folder_name, format_revisions
+from unembedding.records.geometry import describe, gather, summary
 from unembedding.transform import transform
+from unembedding.workflow.provenance import config_digest, made_with
 
 
 def description(results, revision, step_seconds=0.5, seed=0, model="model", rows=None, asked=None):
@@ -226,8 +226,8 @@ def test_names_are_shown_as_they_are_in_the_plots(tmp_path):
 
 def test_the_summary_is_rebuilt_from_the_results_alone(tmp_path):
     written = results_of(tmp_path / "a", step20=0, main=1) + results_of(tmp_path / "b", step3=2)
-    command = [sys.executable, "-m", "unembedding.description", str(tmp_path)]
-    scripts = Path(__file__).parents[2] / "workflow" / "scripts"
+    command = [sys.executable, "-m", "unembedding.records.geometry", str(tmp_path)]
+    scripts = Path(__file__).parents[2] / "src"
     done = subprocess.run(command, env={"PYTHONPATH": str(scripts)}, capture_output=True, text=True)
     assert done.stdout == summary(gather(written)), done.stderr
 

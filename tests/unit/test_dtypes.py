@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from unembedding.dtypes import STORAGE, storage_dtype, widen
+from unembedding.checkpoints.dtypes import STORAGE, storage_dtype, widen
 from unembedding.errors import GeometryError
 
 PATTERNS = np.arange(2**16, dtype="<u2")

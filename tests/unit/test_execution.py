@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from execution import ExecutionError, notices, require_slurm
+from unembedding.workflow.preflight import ExecutionError, notices, require_slurm
 
 FILLED_IN = {"slurm_account": "lab", "slurm_partition": "long"}
 

@@ -11,11 +11,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from errors import UserError
-from unembedding.errors import GeometryError
+from unembedding.checkpoints.sources import LocalFolder
+from unembedding.errors import GeometryError, UserError
 from unembedding.extraction import extract_unembedding, open_source
-from unembedding.sources import LocalFolder
-from unembedding.tensor_file import TensorFile
+from unembedding.tensors.files import TensorFile
 
 PROVENANCE = {"repo": "allenai/tiny", "revision": "step1-tokens4K", "commit": "c" * 40}
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"

@@ -20,21 +20,21 @@ from hub import Fault, LoopbackHub
 from huggingface_hub.utils import close_session
 from safetensors.numpy import save, save_file
 
-from unembedding import hub as repositories
-from unembedding import hub_requests as client
-from unembedding.checkpoint import Checkpoint
+from unembedding.checkpoints.checkpoint import Checkpoint
+from unembedding.checkpoints.revisions import resolve_revisions
+from unembedding.checkpoints.sources import read, read_json
 from unembedding.errors import GeometryError
 from unembedding.extraction import extract_unembedding, open_source
-from unembedding.hub import HubRepository, commit_exists, list_refs
-from unembedding.revisions import resolve_revisions
-from unembedding.sources import read, read_json
+from unembedding.hub import repository as repositories
+from unembedding.hub import requests as client
+from unembedding.hub.repository import HubRepository, commit_exists, list_refs
 
 REPO, FILE = "allenai/tiny", "model.safetensors"
 BODY = bytes(range(251)) * 8000  # 2 MB, in which no two places look alike to a wrong offset
 FILES = {"config.json": b"{}", FILE: BODY, "runs/log.txt": b"loss 1.0"}
 TOKEN = "hf_secretsecretsecret"
 LONG = "bytes 50-" + "9" * 5000 + "/2008000"  # more digits than int() takes
-SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "src"
 
 
 @pytest.fixture
@@ -737,7 +737,7 @@ def test_hf_endpoint_names_the_hub(hub, repository, tmp_path):
         "HF_HOME": str(tmp_path),
         "PYTHONPATH": str(SCRIPTS),
     }
-    program = f"from unembedding.hub import list_refs; print(list_refs({REPO!r}))"
+    program = f"from unembedding.hub.repository import list_refs; print(list_refs({REPO!r}))"
     found = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )

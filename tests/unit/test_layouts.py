@@ -2,8 +2,8 @@
 
 import pytest
 
+from unembedding.checkpoints.layouts import Choice, choose_unembedding, says_tied
 from unembedding.errors import GeometryError
-from unembedding.layouts import Choice, choose_unembedding, says_tied
 
 # What the libraries that write checkpoints call their matrices, and what else is beside them.
 HEADS = {

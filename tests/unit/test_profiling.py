@@ -12,13 +12,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from errors import UserError
-from profiling import Stopwatch, profiled
-from profiling.flamegraph import MARGIN, WIDTH, call_tree, depth, flame_graph
-from profiling.stacks import StackSampler
+from unembedding.errors import UserError
+from unembedding.stopwatch import Stopwatch
+from unembedding.workflow.profiles import profiled
+from unembedding.workflow.profiles.flamegraph import MARGIN, WIDTH, call_tree, depth, flame_graph
+from unembedding.workflow.profiles.stacks import StackSampler
 
 SVG = "{http://www.w3.org/2000/svg}"
-SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
+SCRIPTS = Path(__file__).parents[2] / "src"
 
 
 def spin(seconds):
@@ -115,7 +116,7 @@ def test_a_terminated_stage_leaves_its_profile_beside_the_log(tmp_path):
 import sys, time
 sys.path.insert(0, {str(SCRIPTS)!r})
 from pathlib import Path
-from profiling import profiled
+from unembedding.workflow.profiles import profiled
 def working():
     print("working", flush=True)
     time.sleep(60)

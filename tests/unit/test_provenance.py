@@ -4,15 +4,17 @@ import shutil
 
 import pytest
 
-import provenance
-from provenance import code_digest
+from unembedding.workflow import provenance
+from unembedding.workflow.provenance import code_digest
 
 
 @pytest.fixture
 def scripts(tmp_path, monkeypatch):
     """A copy of the scripts, whose digests are taken anew each time."""
-    copy = shutil.copytree(provenance.SCRIPTS, tmp_path / "scripts")
-    monkeypatch.setattr(provenance, "SCRIPTS", copy)
+    copy = tmp_path / "home"
+    for folder in ("workflow", "src"):
+        shutil.copytree(provenance.HOME / folder, copy / folder)
+    monkeypatch.setattr(provenance, "HOME", copy)
 
     def digest(script):
         code_digest.cache_clear()
@@ -23,12 +25,12 @@ def scripts(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "module", ["unembedding/transform.py", "unembedding/tensor_file.py", "profiling/stacks.py"]
+    "module", ["transform.py", "tensors/files.py", "workflow/profiles/stacks.py"]
 )
 def test_a_changed_module_changes_the_digest_of_a_script_that_imports_it(scripts, module):
     folder, digest = scripts
     before = digest("transform_unembedding.py")
-    with (folder / module).open("a") as file:
+    with (folder / "src/unembedding" / module).open("a") as file:
         file.write("# changed\n")
     assert digest("transform_unembedding.py") != before
 
@@ -36,7 +38,7 @@ def test_a_changed_module_changes_the_digest_of_a_script_that_imports_it(scripts
 def test_a_module_that_a_script_does_not_import_leaves_its_digest(scripts):
     folder, digest = scripts
     before = digest("extract_unembedding.py")
-    with (folder / "unembedding/transform.py").open("a") as file:
+    with (folder / "src/unembedding/transform.py").open("a") as file:
         file.write("# changed\n")
     assert digest("extract_unembedding.py") == before
 
@@ -44,5 +46,5 @@ def test_a_module_that_a_script_does_not_import_leaves_its_digest(scripts):
 def test_the_digest_does_not_depend_on_where_the_code_is(scripts, tmp_path, monkeypatch):
     folder, digest = scripts
     before = digest("decompose_covariance.py")
-    monkeypatch.setattr(provenance, "SCRIPTS", shutil.copytree(folder, tmp_path / "elsewhere"))
+    monkeypatch.setattr(provenance, "HOME", shutil.copytree(folder, tmp_path / "elsewhere"))
     assert digest("decompose_covariance.py") == before

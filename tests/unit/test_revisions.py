@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unembedding.errors import GeometryError
-from unembedding.revisions import (
+from unembedding.checkpoints.revisions import (
     Progress,
     by_step,
     folder_name,
@@ -19,6 +18,7 @@ from unembedding.revisions import (
     run_of,
     select_revisions,
 )
+from unembedding.errors import GeometryError
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save, save_file
 
+from unembedding.checkpoints.formats.safetensors import read_header
+from unembedding.checkpoints.sources import LocalFolder, read
 from unembedding.errors import GeometryError
-from unembedding.safetensors_header import read_header
-from unembedding.sources import LocalFolder, read
 
 FILE = "model.safetensors"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 4096\n"

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from errors import UserError
 from selective_scan.model import compare, forward, load_model, load_tokens, shares, side_by_side
+from unembedding.errors import UserError
 
 pytest.importorskip("transformers")
 

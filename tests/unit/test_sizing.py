@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from sizing import DEFAULT_WIDTH, matrix_width, memory_mb, runtime_minutes
+from unembedding.workflow.sizing import DEFAULT_WIDTH, matrix_width, memory_mb, runtime_minutes
 
 
 def write(path, **tensors):

@@ -8,9 +8,9 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from errors import UserError
-from files import read_facts, replacing, write_facts, write_json, write_text
-from unembedding.tensor_file import TensorFile, TensorWriter
+from unembedding.errors import UserError
+from unembedding.files import read_facts, replacing, write_facts, write_json, write_text
+from unembedding.tensors.files import TensorFile, TensorWriter
 
 
 def write(path, close=True):

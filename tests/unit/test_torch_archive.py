@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.serialization import get_crc32_options, set_crc32_options
 
-from unembedding import tensor_pickle
+from unembedding.checkpoints.formats import torch_pickle as tensor_pickle
+from unembedding.checkpoints.formats.torch_zip import locate, read_archive
+from unembedding.checkpoints.sources import LocalFolder, read
 from unembedding.errors import GeometryError
-from unembedding.sources import LocalFolder, read
-from unembedding.torch_archive import locate, read_archive
 
 FILE = "pytorch_model.bin"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 4096\n"
-SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "src"
 
 
 def matrix(rows=5, width=4, dtype=torch.float32):
@@ -225,8 +225,9 @@ def test_only_the_directory_and_the_pickle_of_a_large_archive_are_read(tmp_path)
 def test_torch_is_not_imported(tmp_path):
     saved(tmp_path, {"lm_head.weight": matrix()})
     program = (
-        "import sys; from pathlib import Path; from unembedding.sources import LocalFolder;"
-        "from unembedding.torch_archive import read_archive;"
+        "import sys; from pathlib import Path;"
+        "from unembedding.checkpoints.sources import LocalFolder;"
+        "from unembedding.checkpoints.formats.torch_zip import read_archive;"
         f"found = read_archive(LocalFolder(Path({str(tmp_path)!r})), {FILE!r});"
         "print(*found, 'torch' in sys.modules)"
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from matrices import load_file, straightforward, with_spectrum, write_gamma
 
 from unembedding.backends.numpy_backend import NumpyBackend
-from unembedding.decomposition import decompose
+from unembedding.covariance import decompose
 from unembedding.errors import GeometryError
 from unembedding.transform import spectrum_facts, transform
 

@@ -49,7 +49,7 @@ def config() -> dict:
 def home(tmp_path) -> Path:
     """A copy of the workflow's code that a test may change."""
     copy = tmp_path / "home"
-    for folder in ("workflow", "envs", "profiles"):
+    for folder in ("workflow", "src", "packages", "envs", "profiles"):
         if (REPOSITORY / folder).is_dir():
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(REPOSITORY / folder, copy / folder, ignore=ignored)

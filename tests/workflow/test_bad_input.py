@@ -193,7 +193,7 @@ def test_cupy_without_a_graphics_card_is_an_error_in_plain_words(workspace, conf
 
 
 def test_a_bug_leaves_its_traceback_in_the_log_and_says_where(workspace, config, home):
-    module = home / "workflow/scripts/unembedding/decomposition.py"
+    module = home / "src/unembedding/covariance.py"
     module.write_text(
         module.read_text().replace("    gamma = Tensor", "    1 / 0\n    gamma = Tensor", 1)
     )
@@ -208,7 +208,7 @@ def test_a_bug_leaves_its_traceback_in_the_log_and_says_where(workspace, config,
 
 
 def test_a_failed_import_is_in_the_log_too(workspace, config, home):
-    module = home / "workflow/scripts/unembedding/decomposition.py"
+    module = home / "src/unembedding/covariance.py"
     module.write_text(module.read_text() + "import no_such_module\n")
     target = "results/geometry/second/local/decomposition.safetensors"
     run = snakemake(workspace, config, target, home=home)

@@ -105,7 +105,7 @@ def test_other_rows_decompose_that_model_again(workspace, config):
 
 def test_a_helper_module_that_changed_makes_its_results_again(workspace, config, home):
     assert would_run(workspace, config, home=home) == set()
-    with (home / "workflow/scripts/unembedding/transform.py").open("a") as file:
+    with (home / "src/unembedding/transform.py").open("a") as file:
         file.write("# changed\n")
     assert would_run(workspace, config, home=home) == from_stage(2)
 

@@ -9,11 +9,11 @@ from running import REPOSITORY
 
 def verify(folder):
     """Run the command of docs/reliability.md; return its exit status and all that it says."""
-    command = [sys.executable, "-m", "unembedding.verification", "results/geometry"]
+    command = [sys.executable, "-m", "unembedding.records.verification", "results/geometry"]
     done = subprocess.run(
         command,
         cwd=folder,
-        env={"PYTHONPATH": str(REPOSITORY / "workflow" / "scripts")},
+        env={"PYTHONPATH": str(REPOSITORY / "src")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -10,23 +10,30 @@ from shutil import which
 from types import SimpleNamespace
 from urllib.parse import unquote
 
-sys.path.insert(0, str(Path(workflow.basedir, "workflow", "scripts")))
+sys.path.insert(0, str(Path(workflow.current_basedir).parents[1] / "src"))
 
-from configuration import ConfigurationError, load
-from errors import UserError
-from execution import ExecutionError, notices, require_slurm
-from files import read_facts
-from provenance import code_digest
-from salvage import salvage
-from sizing import FETCH_MB, FETCH_MINUTES, matrix_width, memory_mb, runtime_minutes
+from unembedding.workflow.configuration import ConfigurationError, load
+from unembedding.errors import UserError
+from unembedding.workflow.preflight import ExecutionError, notices, require_slurm
+from unembedding.files import read_facts
+from unembedding.workflow.provenance import code_digest, share_with_jobs
+from unembedding.workflow.salvage import salvage
+from unembedding.workflow.sizing import (
+    FETCH_MB,
+    FETCH_MINUTES,
+    matrix_width,
+    memory_mb,
+    runtime_minutes,
+)
 from snakemake.exceptions import WorkflowError
 from snakemake.io import IOFile
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod
-from unembedding.description import unasked
+from unembedding.records.geometry import unasked
 from unembedding.errors import GeometryError
-from unembedding.revisions import LOCAL, folder_name, local_revisions, read_revisions
+from unembedding.checkpoints.revisions import LOCAL, folder_name, local_revisions, read_revisions
 
+share_with_jobs()
 try:
     CONFIG = load(config, workflow.configfiles)
 except ConfigurationError as error:

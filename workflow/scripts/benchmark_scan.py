@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joblog import logged_to
+from unembedding.workflow.joblog import logged_to
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 with logged_to(snakemake.log[0]):
-    from files import write_text
     from selective_scan import load_kernel
     from selective_scan.benchmark import benchmark, require_cores, table
     from selective_scan.plot import plot_scaling
     from selective_scan.variants import all_variants
+    from unembedding.files import write_text
 
     folder = Path(snakemake.input.record).parent
     kernel = load_kernel(folder)

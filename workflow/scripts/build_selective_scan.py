@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joblog import logged_to
+from unembedding.workflow.joblog import logged_to
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 with logged_to(snakemake.log[0]):
-    from files import write_json
     from selective_scan.build import build, build_ladder
+    from unembedding.files import write_json
 
     record = Path(snakemake.output.record)
     kernel = build(record.parent)

@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joblog import logged_to
-from machine import end_with_parent
+from unembedding.machine import end_with_parent
+from unembedding.workflow.joblog import logged_to
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 end_with_parent()  # and the competing processes with this one
 with logged_to(snakemake.log[0]):
-    from comparison.comparing import compare
+    from unembedding.backend_comparison.comparing import compare
 
     gamma, params = snakemake.input.get("gamma"), snakemake.params
     compare(

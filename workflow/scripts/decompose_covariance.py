@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joblog import logged_to
-from profiling import profiled
+from unembedding.workflow.joblog import logged_to
+from unembedding.workflow.profiles import profiled
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("")
 with logged_to(log), profiled("decompose", profile, Path(log)) as clock:
     with clock("import"):
-        from files import write_facts
-        from machine import using_threads
-        from provenance import made_with
         from unembedding.backends import select_backend
-        from unembedding.decomposition import decompose
+        from unembedding.covariance import decompose
         from unembedding.extraction import UNEMBEDDING
-        from unembedding.tensor_file import TensorFile
+        from unembedding.files import write_facts
+        from unembedding.machine import using_threads
+        from unembedding.tensors.files import TensorFile
+        from unembedding.workflow.provenance import made_with
 
         width = TensorFile(Path(snakemake.input.unembedding)).tensor(UNEMBEDDING, 2).shape[1]
         backend, reason = select_backend(

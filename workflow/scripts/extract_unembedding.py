@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joblog import logged_to
-from profiling import profiled
+from unembedding.workflow.joblog import logged_to
+from unembedding.workflow.profiles import profiled
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -13,10 +13,10 @@ log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("
 with logged_to(log), profiled("extract", profile, Path(log)) as clock:
     from urllib.parse import unquote
 
-    from files import write_facts
-    from machine import allotment
-    from provenance import made_with
     from unembedding.extraction import extract_unembedding, open_source
+    from unembedding.files import write_facts
+    from unembedding.machine import allotment
+    from unembedding.workflow.provenance import made_with
 
     params = snakemake.params
     revision = unquote(snakemake.wildcards.revision)

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joblog import logged_to
+from unembedding.workflow.joblog import logged_to
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 with logged_to(snakemake.log[0]):
-    from comparison.plots import plot_comparison
+    from unembedding.backend_comparison.plots import plot_comparison
 
     plot_comparison(
         Path(snakemake.input.eigh),

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joblog import logged_to
+from unembedding.workflow.joblog import logged_to
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 with logged_to(snakemake.log[0]):
     import torch
 
-    from files import write_json, write_text
     from selective_scan import load_kernel
     from selective_scan.benchmark import require_cores
     from selective_scan.model import compare, load_model, load_tokens
+    from unembedding.files import write_json, write_text
 
     require_cores(snakemake.params.threads, snakemake.threads)
     torch.set_num_threads(snakemake.params.threads)

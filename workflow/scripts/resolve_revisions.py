@@ -3,14 +3,18 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joblog import logged_to
+from unembedding.workflow.joblog import logged_to
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 with logged_to(snakemake.log[0]):
-    from files import write_text
-    from unembedding.revisions import format_revisions, read_revisions, resolve_revisions
+    from unembedding.checkpoints.revisions import (
+        format_revisions,
+        read_revisions,
+        resolve_revisions,
+    )
+    from unembedding.files import write_text
 
     target = Path(snakemake.output.pinned)
     commits = resolve_revisions(

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joblog import logged_to
+from unembedding.workflow.joblog import logged_to
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 with logged_to(snakemake.log[0]):
     import sys
 
-    from files import write_text
-    from unembedding.description import gather, summary
+    from unembedding.files import write_text
+    from unembedding.records.geometry import gather, summary
 
     geometries = gather(Path(path) for path in snakemake.input.geometry)
     for geometry in geometries:

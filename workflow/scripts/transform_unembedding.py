@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from joblog import logged_to
-from profiling import profiled
+from unembedding.workflow.joblog import logged_to
+from unembedding.workflow.profiles import profiled
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("")
 with logged_to(log), profiled("transform", profile, Path(log)) as clock:
     with clock("import"):
-        from files import read_facts, write_facts
-        from machine import using_threads
-        from provenance import made_with
         from unembedding.backends import select_backend
-        from unembedding.description import describe
+        from unembedding.files import read_facts, write_facts
+        from unembedding.machine import using_threads
+        from unembedding.records.geometry import describe
         from unembedding.transform import transform
+        from unembedding.workflow.provenance import made_with
 
         decompose = read_facts(Path(snakemake.input.decompose))
         backend, reason = select_backend(

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from errors import UserError
 from selective_scan.reference import selective_scan_reference
 from selective_scan.variants import Inputs, Variant, make_inputs
+from unembedding.errors import UserError
 
 TOLERANCE = 1e-5  # of the largest value, against float64
 FIT_FROM = 8192  # lengths below are ruled by what a call costs at all

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from errors import UserError
-from machine import cpu_model
+from unembedding.errors import UserError
+from unembedding.machine import cpu_model
 
 _loaded: dict[str, Path] = {}  # by level: torch aborts the process at a second one
 

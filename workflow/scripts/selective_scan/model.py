@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from errors import UserError
 from selective_scan.patch import MIXERS, mixers_of, use_fused_scan
+from unembedding.errors import UserError
 
 # Functions by what they are for, transformers' and ours; none of them calls another. Whatever is
 # outside them is "other".

@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from plotting import save
+from unembedding.plotting import save
 
 LADDER = {  # and its colours
     "einsum": "#a6cee3",

@@ -1,0 +1,137 @@
+"""The eigendecomposition of the unembedding's covariance, streamed over blocks of rows.
+
+With V rows γᵢ of width d: μ = Σ γᵢ / V and C = Σ (γᵢ − μ)ᵀ(γᵢ − μ) / V = Q Λ Qᵀ
+(Park et al. 2024, "The Geometry of Categorical and Hierarchical Concepts in LLMs", section 2).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unembedding.backends import Backend
+from unembedding.errors import GeometryError
+from unembedding.extraction import UNEMBEDDING
+from unembedding.files import replacing
+from unembedding.stopwatch import Stopwatch
+from unembedding.tensors.files import SAFETENSORS, SHA256, TensorFile, TensorWriter, block_rows
+
+UNEMBEDDING_SHA256 = "unembedding_sha256"
+"""Metadata key of what is computed from γ: the digest of the γ that it was computed from."""
+DECOMPOSITION_SHA256 = "decomposition_sha256"
+"""Key of facts: the digest of the decomposition that they are about."""
+
+
+def decompose(
+    unembedding: Path,
+    target: Path,
+    backend: Backend,
+    precision: str,
+    rows: int | None = None,
+    clock: Stopwatch | None = None,
+) -> dict[str, Any]:
+    """Write mean (d), eigenvalues (d, ascending) and eigenvectors (d × d, columns) of γ.
+
+    ``rows`` uses the first rows only. Means and sums over rows are float64 whatever ``precision``
+    is; covariance products and the decomposition are done in ``precision``. Memory is a small
+    multiple of d² and independent of V. Returns the facts about the decomposition; raises
+    GeometryError for a matrix that is damaged, not finite or too small.
+    """
+    clock = clock or Stopwatch()
+    gamma = TensorFile(unembedding)
+    height, width = gamma.tensor(UNEMBEDDING, 2).shape
+    used = rows_used(height, rows, unembedding)
+    dtype = np.dtype(precision)
+    with clock("verify and mean"):
+        mean = finite_mean(gamma, used)
+    with clock("covariance"):
+        covariance = backend.gram(gamma.blocks(UNEMBEDDING, used), mean, dtype)
+        covariance /= used
+        backend.synchronize()  # or the next step would wait for what this one began
+    with clock("eigh"):
+        try:
+            eigenvalues, eigenvectors = backend.eigh(covariance, dtype)
+        except np.linalg.LinAlgError:
+            raise _no_decomposition(unembedding, dtype) from None
+    del covariance
+    if not (np.isfinite(eigenvalues).all() and np.isfinite(eigenvectors.sum())):
+        raise _no_decomposition(unembedding, dtype)
+    made_from = {UNEMBEDDING_SHA256: gamma.metadata[SHA256]}
+    with clock("write"):
+        digest = _write(target, mean, eigenvalues, eigenvectors, {"rows": str(used), **made_from})
+    made = {**made_from, DECOMPOSITION_SHA256: digest}
+    return {"rows": used, "height": height, "width": width, "precision": precision, **made}
+
+
+def rows_used(height: int, rows: int | None, where: Path) -> int:
+    """Return how many rows to use; raise GeometryError where more are asked for than there are."""
+    if rows is not None and rows > height:
+        raise GeometryError(
+            f"`rows: {rows}` asks for more than the {height} rows of {where}. "
+            "Lower it, or remove it to use them all."
+        )
+    return height if rows is None else rows
+
+
+def finite_mean(gamma: TensorFile, rows: int) -> np.ndarray:
+    """Return the mean row (d, float64); raise GeometryError where γ is damaged or not finite.
+
+    A float64 sum of finite float32 numbers cannot overflow, so it shows any NaN or infinity.
+    """
+    total = np.zeros(gamma.tensor(UNEMBEDDING, 2).shape[1])
+    for block in gamma.verified_blocks(UNEMBEDDING, rows):
+        total += block.sum(axis=0, dtype=np.float64)
+    if not np.isfinite(total).all():
+        raise GeometryError(_where_not_finite(gamma, rows))
+    return total / rows
+
+
+def _where_not_finite(gamma: TensorFile, rows: int) -> str:
+    count, position, value = 0, None, None
+    step = block_rows(gamma.tensor(UNEMBEDDING, 2).shape[1])
+    for index, block in enumerate(gamma.blocks(UNEMBEDDING, rows)):
+        bad = np.argwhere(~np.isfinite(block))
+        if len(bad) and position is None:
+            row, column = bad[0]
+            position, value = (int(row) + index * step, int(column)), block[row, column]
+        count += len(bad)
+    tensor = gamma.metadata.get("tensor", UNEMBEDDING)
+    found = "values whose sum leaves the range of float64"
+    if position is not None:
+        row, column = position
+        found = f"{count} values that are not finite; the first is {value} "
+        found += f"at row {row}, column {column}"
+    return (
+        f"{gamma.path}: tensor {tensor!r} holds {found}. No covariance can be computed; check the "
+        "checkpoint."
+    )
+
+
+def _no_decomposition(where: Path, dtype: np.dtype) -> GeometryError:
+    return GeometryError(
+        f"The covariance of {where} has no finite eigendecomposition in {dtype}: its values are "
+        "too large, or too far apart, for this precision."
+    )
+
+
+def _write(
+    target: Path,
+    mean: np.ndarray,
+    eigenvalues: np.ndarray,
+    eigenvectors: np.ndarray,
+    metadata: dict[str, str],
+) -> str:
+    """Write the decomposition, and return the digest of its data."""
+    arrays = {"mean": mean, "eigenvalues": eigenvalues, "eigenvectors": eigenvectors}
+    tensors = {name: (SAFETENSORS[a.dtype.name], a.shape) for name, a in arrays.items()}
+    with replacing(target) as file:
+        writer = TensorWriter(file, tensors, metadata)
+        writer.write(mean)
+        writer.write(eigenvalues)
+        step = block_rows(len(mean))
+        for first in range(0, len(mean), step):
+            writer.write(eigenvectors[first : first + step])
+        writer.close()
+        return writer.sha256

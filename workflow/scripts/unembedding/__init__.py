@@ -1,8 +1,0 @@
-"""The unembedding matrix γ of a language model, and its causal geometry.
-
-Data flows one way: a checkpoint (``sources``, ``formats``, ``layouts``) gives γ (``extraction``),
-γ gives the eigendecomposition of its covariance (``decomposition``), and both give the causally
-transformed matrix g (``transform``). Arithmetic on matrices lives in ``backends``.
-
-Nothing here imports Snakemake: with ``PYTHONPATH=workflow/scripts`` it all works in a notebook.
-"""
