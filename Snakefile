@@ -1,6 +1,6 @@
 from snakemake.utils import min_version
 
-min_version("9.0")
+min_version("9.27")
 
 
 # A file given with --configfile replaces the default; Snakemake alone would merge the two.
@@ -29,8 +29,8 @@ onstart:
 
 
 onsuccess:
-    print(where_results_are())
+    finish(failed=False)
 
 
 onerror:
-    print(what_is_left())
+    finish(failed=True)

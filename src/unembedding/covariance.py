@@ -7,7 +7,6 @@ With V rows γᵢ of width d: μ = Σ γᵢ / V and C = Σ (γᵢ − μ)ᵀ(γ�
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,13 +14,14 @@ from unembedding.backends import Backend
 from unembedding.errors import GeometryError
 from unembedding.extraction import UNEMBEDDING
 from unembedding.files import replacing
+from unembedding.records.stages import Decomposition
 from unembedding.stopwatch import Stopwatch
 from unembedding.tensors.files import SAFETENSORS, SHA256, TensorFile, TensorWriter, block_rows
 
 UNEMBEDDING_SHA256 = "unembedding_sha256"
 """Metadata key of what is computed from γ: the digest of the γ that it was computed from."""
 DECOMPOSITION_SHA256 = "decomposition_sha256"
-"""Key of facts: the digest of the decomposition that they are about."""
+"""The same of what is computed from a decomposition."""
 
 
 def decompose(
@@ -31,13 +31,13 @@ def decompose(
     precision: str,
     rows: int | None = None,
     clock: Stopwatch | None = None,
-) -> dict[str, Any]:
+) -> Decomposition:
     """Write mean (d), eigenvalues (d, ascending) and eigenvectors (d × d, columns) of γ.
 
     ``rows`` uses the first rows only. Means and sums over rows are float64 whatever ``precision``
     is; covariance products and the decomposition are done in ``precision``. Memory is a small
-    multiple of d² and independent of V. Returns the facts about the decomposition; raises
-    GeometryError for a matrix that is damaged, not finite or too small.
+    multiple of d² and independent of V. Raises GeometryError for a matrix that is damaged, not
+    finite or too small.
     """
     clock = clock or Stopwatch()
     gamma = TensorFile(unembedding)
@@ -58,11 +58,11 @@ def decompose(
     del covariance
     if not (np.isfinite(eigenvalues).all() and np.isfinite(eigenvectors.sum())):
         raise _no_decomposition(unembedding, dtype)
-    made_from = {UNEMBEDDING_SHA256: gamma.metadata[SHA256]}
+    of_gamma = gamma.metadata[SHA256]
     with clock("write"):
-        digest = _write(target, mean, eigenvalues, eigenvectors, {"rows": str(used), **made_from})
-    made = {**made_from, DECOMPOSITION_SHA256: digest}
-    return {"rows": used, "height": height, "width": width, "precision": precision, **made}
+        metadata = {"rows": str(used), UNEMBEDDING_SHA256: of_gamma}
+        digest = _write(target, mean, eigenvalues, eigenvectors, metadata)
+    return Decomposition(used, height, width, precision, of_gamma, digest)
 
 
 def rows_used(height: int, rows: int | None, where: Path) -> int:

@@ -19,7 +19,8 @@ from unembedding.checkpoints.sources import LocalFolder, Source
 from unembedding.checkpoints.stored import StoredTensor
 from unembedding.errors import GeometryError, printable
 from unembedding.files import replacing
-from unembedding.tensors.files import TensorWriter
+from unembedding.records.stages import Extraction
+from unembedding.tensors.files import TensorFile, TensorWriter
 
 UNEMBEDDING = "unembedding"
 
@@ -48,7 +49,7 @@ def open_source(
 
 def extract_unembedding(
     source: Source, target: Path, provenance: dict[str, str], exact: str | None = None
-) -> dict[str, Any]:
+) -> Extraction:
     """Copy the unembedding of a checkpoint, bit for bit, into ``target``.
 
     ``provenance`` (repo, revision, commit) joins the file's metadata. Returns the facts about
@@ -74,17 +75,22 @@ def extract_unembedding(
                 )
         verified = tensor.file in source.verified
         writer.close({"tied": str(tied).lower()})
-    return {
+    return Extraction(
         **metadata,
-        "tied": tied,
-        "dtype": tensor.dtype,
-        "shape": list(tensor.shape),
-        "sha256": writer.sha256,
-        "verified": verified,
-        "vocabulary": _vocabulary(checkpoint.config),
-        "bytes_fetched": source.bytes_fetched,
-        "warnings": warnings + source.warnings,
-    }
+        tied=tied,
+        dtype=tensor.dtype,
+        shape=list(tensor.shape),
+        sha256=writer.sha256,
+        verified=verified,
+        vocabulary=_vocabulary(checkpoint.config),
+        bytes_fetched=source.bytes_fetched,
+        warnings=warnings + source.warnings,
+    )
+
+
+def matrix_shape(unembedding: Path) -> tuple[int, ...]:
+    """Return rows and width of an extracted γ, from its header alone."""
+    return TensorFile(unembedding).tensor(UNEMBEDDING, 2).shape
 
 
 def _require_matrix(tensor: StoredTensor, source: Source) -> None:

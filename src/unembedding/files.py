@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from unembedding.errors import UserError
 
 CHECKSUM = "checksum"
-"""In a file of facts and in a header: the SHA-256 of everything else that stands there."""
+"""In a record and in a header: the SHA-256 of everything else that stands there."""
 
 
 @contextmanager
@@ -78,19 +78,6 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Write an indented JSON file whole; NaN and infinity are refused, since JSON has neither."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def write_facts(path: Path, facts: Mapping[str, Any]) -> None:
-    """Write what a stage found out, with a checksum over it."""
-    write_json(path, {**facts, CHECKSUM: checksum(facts)})
-
-
-def read_facts(path: Path) -> dict[str, Any]:
-    """Return what ``write_facts`` wrote, or raise UserError naming the file."""
-    facts = read_json_file(path)
-    if not isinstance(facts, dict) or facts.pop(CHECKSUM, None) != checksum(facts):
-        raise UserError(f"{path} is damaged: it is not what was written. Delete it and run again.")
-    return facts
 
 
 def checksum(content: Any) -> str:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from unembedding.checkpoints.revisions import run_of
-from unembedding.files import read_facts
 from unembedding.plotting import save
-from unembedding.records.geometry import identical, require_described
+from unembedding.records.geometry import Geometry, require_described
+from unembedding.records.summary import identical
 from unembedding.tensors.files import TensorFile
 
 MOST_SPECTRA = 8  # lines that can still be told apart
@@ -32,14 +31,14 @@ HATCHES = {"extract": "", "decompose": "//", "transform": ".."}
 class Point:
     """One checkpoint of the plots."""
 
-    geometry: dict[str, Any]
+    geometry: Geometry
     decomposition: Path
     twin: str | None = None
     """Another revision whose γ is the same byte for byte."""
 
     @property
     def revision(self) -> str:
-        return self.geometry["revision"]
+        return self.geometry.revision
 
     @property
     def label(self) -> str:
@@ -47,8 +46,8 @@ class Point:
 
     @property
     def training(self) -> tuple[int, int] | None:
-        training = self.geometry["training"]
-        return (training["stage"], training["step"]) if training else None
+        training = self.geometry.training
+        return (training.stage, training.step) if training else None
 
     @property
     def run(self) -> str | None:
@@ -58,13 +57,12 @@ class Point:
 
 def plot_model(
     model: str,
-    geometries: Sequence[Path],
+    geometries: Sequence[Geometry],
     decompositions: Sequence[Path],
     targets: dict[str, Path],
 ) -> None:
     """Draw the plots named in ``targets`` from the results of a model's revisions."""
-    pairs = zip(geometries, decompositions, strict=True)
-    points = _with_twins([Point(read_facts(g), d) for g, d in pairs])
+    points = _with_twins([Point(g, d) for g, d in zip(geometries, decompositions, strict=True)])
     for point in points:
         require_described(point.geometry, "decomposition", point.decomposition)
     points.sort(key=lambda p: (p.training is None, p.training or (0, 0)))
@@ -129,7 +127,7 @@ def _spectrum(axes: Axes, points: list[Point]) -> None:
 
 def _effective_rank(axes: Axes, points: list[Point]) -> None:
     _over_training(axes, points, "effective_rank")
-    width = points[0].geometry["width"]
+    width = points[0].geometry.width
     axes.axhline(width, color="0.4", linestyle="--", linewidth=1)
     _label_level(axes, f"width {width}", width)
     axes.set_ylabel("effective rank (dimensions)")
@@ -148,7 +146,7 @@ def _over_training(axes: Axes, points: list[Point], quantity: str) -> None:
         line = [p for p in points if p.run == run]
         axes.plot(
             [p.training[1] for p in line if p.training],
-            [p.geometry[quantity] for p in line],
+            [getattr(p.geometry, quantity) for p in line],
             color=str(0.5 * index / max(len(runs) - 1, 1)),
             marker="os^DvP<X>*"[index % 10],
             label=shown(run or "steps"),
@@ -162,13 +160,13 @@ def _over_training(axes: Axes, points: list[Point], quantity: str) -> None:
         axes.set_xscale("symlog", linthresh=smallest)
         levels = [p for p in points if not p.training]  # such as main: no step
         for point in levels:
-            level = point.geometry[quantity]
+            level = getattr(point.geometry, quantity)
             axes.axhline(level, color="0.4", linestyle=":", linewidth=1)
             if len(levels) <= MOST_LEVELS:
                 _label_level(axes, point.label, level)
     else:
         positions = range(len(points))
-        axes.plot(positions, [p.geometry[quantity] for p in points], "o", color="0")
+        axes.plot(positions, [getattr(p.geometry, quantity) for p in points], "o", color="0")
         axes.set_xticks(positions, [p.label for p in points], rotation=30, ha="right")
         axes.set_xlabel("revision")
 
@@ -179,7 +177,7 @@ def _mark_twins(axes: Axes, points: list[Point], quantity: str) -> None:
     if twins:
         axes.plot(
             [p.training[1] for p in twins if p.training],
-            [p.geometry[quantity] for p in twins],
+            [getattr(p.geometry, quantity) for p in twins],
             "o",
             color="0",
             markerfacecolor="1",
@@ -198,7 +196,7 @@ def _seconds(axes: Axes, points: list[Point]) -> None:
     positions = np.arange(len(points))
     bottom = np.zeros(len(points))
     for shade, (stage, hatch) in zip(("0.9", "0.6", "0.75"), HATCHES.items(), strict=True):
-        seconds = np.array([p.geometry["seconds"][stage] for p in points])
+        seconds = np.array([p.geometry.seconds[stage] for p in points])
         axes.bar(
             positions,
             seconds,

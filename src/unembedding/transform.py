@@ -1,4 +1,4 @@
-"""The causal transformation g = (γ − μ) C^(−1/2), and what the spectrum says of the geometry.
+"""The causal transformation g = (γ − μ) C^(−1/2).
 
 C^(−1/2) = Q Λ^(−1/2) Qᵀ, so gᵀg / V = I (Park et al. 2024, section 2).
 """
@@ -6,7 +6,6 @@ C^(−1/2) = Q Λ^(−1/2) Qᵀ, so gᵀg / V = I (Park et al. 2024, section 2).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,13 +14,13 @@ from unembedding.covariance import DECOMPOSITION_SHA256, UNEMBEDDING_SHA256
 from unembedding.errors import GeometryError
 from unembedding.extraction import UNEMBEDDING
 from unembedding.files import replacing
+from unembedding.records.stages import Transformation
+from unembedding.spectrum import spectrum
 from unembedding.stopwatch import Stopwatch
 from unembedding.tensors.files import SAFETENSORS, SHA256, TensorFile, TensorWriter, block_rows
 
 G = "g"
 INVERSE_SQRT = "inverse_sqrt_covariance"
-CAUSAL_SHA256 = "causal_sha256"
-"""Key of facts: the digest of g and C^(−1/2) in the file that they are about."""
 
 
 def transform(
@@ -31,7 +30,7 @@ def transform(
     backend: Backend,
     on_rank_deficient: str = "error",
     clock: Stopwatch | None = None,
-) -> dict[str, Any]:
+) -> Transformation:
     """Write g (V × d, float32) and C^(−1/2) (d × d) for the rows that were decomposed.
 
     A covariance without full rank raises GeometryError, or with ``pseudo_inverse`` is inverted on
@@ -46,8 +45,8 @@ def transform(
         _require_made_from(decomposed, gamma)
         rows = int(decomposed.metadata["rows"])
         mean, eigenvalues, eigenvectors = _read_decomposition(decomposed, gamma)
-    facts = spectrum_facts(eigenvalues)
-    kept = _kept(eigenvalues, facts["rank"], rows, on_rank_deficient, unembedding)
+    found = spectrum(eigenvalues)
+    kept = _kept(eigenvalues, found.rank, rows, on_rank_deficient, unembedding)
     with clock("inverse square root"):
         scale = np.zeros(len(mean))
         scale[kept] = eigenvalues[kept].astype(np.float64) ** -0.25
@@ -59,10 +58,8 @@ def transform(
             G: ("F32", (rows, len(mean))),
             INVERSE_SQRT: (SAFETENSORS[dtype.name], inverse_sqrt.shape),
         }
-        made_from = {
-            UNEMBEDDING_SHA256: gamma.metadata[SHA256],
-            DECOMPOSITION_SHA256: decomposed.metadata[SHA256],
-        }
+        of_gamma, of_decomposition = gamma.metadata[SHA256], decomposed.metadata[SHA256]
+        made_from = {UNEMBEDDING_SHA256: of_gamma, DECOMPOSITION_SHA256: of_decomposition}
         writer = TensorWriter(file, tensors, {"rows": str(rows), **made_from})
         with clock("write"):
             matrix = inverse_sqrt.astype(np.float32)
@@ -76,36 +73,14 @@ def transform(
             for first in range(0, len(mean), step):
                 writer.write(inverse_sqrt[first : first + step].astype(dtype))
             writer.close()
-            made_from[CAUSAL_SHA256] = writer.sha256
     del inverse_sqrt, matrix
     with clock("whitening residual"):
         projector = None
-        if facts["rank"] < len(mean):
+        if found.rank < len(mean):
             vectors = decomposed.read("eigenvectors", 2)
             projector = backend.scaled_outer(vectors, kept.astype(np.float64))
-        facts["whitening_residual"] = whitening_residual(target, backend, projector)
-    return {"rows": rows, **facts, **made_from}
-
-
-def spectrum_facts(eigenvalues: np.ndarray) -> dict[str, Any]:
-    """Return rank, condition number and effective rank of a covariance from its eigenvalues.
-
-    The rank counts eigenvalues above 8 ε λmax, where ε is that of their precision: rounding left
-    eigenvalues that should be zero at up to 3.6 ε λmax, whatever the width (docs/benchmarks.md).
-    The condition number is that of the part counted. The effective rank is
-    exp(entropy(Λ / ΣΛ)) (Roy & Vetterli 2007).
-    """
-    largest = float(eigenvalues[-1])
-    floor = 8 * np.finfo(eigenvalues.dtype).eps * largest
-    kept = eigenvalues[eigenvalues > max(floor, 0.0)].astype(np.float64)
-    if not len(kept):
-        return {"rank": 0, "condition_number": None, "effective_rank": 0.0}
-    share = kept / kept.sum()
-    return {
-        "rank": len(kept),
-        "condition_number": float(kept[-1] / kept[0]),
-        "effective_rank": float(np.exp(-(share * np.log(share)).sum())),
-    }
+        residual = whitening_residual(target, backend, projector)
+    return Transformation(rows, found, residual, of_gamma, of_decomposition, writer.sha256)
 
 
 def _kept(

@@ -6,12 +6,27 @@ Out: results/backends/ with eigh.csv (every measurement), stages.csv (whole jobs
 """
 
 
+def backends_result(file, caption):
+    """Return a file of the comparison for the report."""
+    return in_report(BACKENDS / file, "Backends", f"backends_{caption}", result=file)
+
+
+def compared_unembedding(wildcards):
+    """Return γ of the checkpoint whose covariance the backends decompose, where one is named."""
+    if COMPARISON.checkpoint is None:
+        return []
+    model, _, revision = COMPARISON.checkpoint.partition("/")
+    pinned = read_pins(Path(checkpoints.resolve_revisions.get(model=model).output.pinned))
+    inputs.require_revision(revision, pinned, model)
+    return str(REVISION.unembedding).format(model=model, revision=folder_name(revision))
+
+
 rule backends:
     """Which backend is fastest here, by how much, and what of a job it decides."""
     input:
-        expand("results/backends/{table}.csv", table=["eigh", "stages"]),
+        [BACKENDS / f"{table}.csv" for table in ("eigh", "stages")],
         CHOICE,
-        expand("results/backends/{plot}.svg", plot=["eigh", "load", "stages"]),
+        [BACKENDS / f"{plot}.svg" for plot in ("eigh", "load", "stages")],
 
 
 rule compare_backends:
@@ -22,7 +37,7 @@ rule compare_backends:
         eigh=backends_result("eigh.csv", "table"),
         stages=backends_result("stages.csv", "table"),
         choice=CHOICE,
-        scratch=temp(directory("results/backends/scratch")),
+        scratch=temp(directory(BACKENDS / "scratch")),
     log:
         "logs/backends/compare_backends.log",
     conda:
@@ -32,7 +47,7 @@ rule compare_backends:
     resources:
         mem_mb=lambda wildcards, attempt: 8000 * attempt,
         runtime=120,
-        gpu=GPUS,
+        gpu=PLACEMENT.gpus,
     params:
         sizes=COMPARISON.sizes,
         precisions=COMPARISON.precisions,
@@ -40,7 +55,7 @@ rule compare_backends:
         repeats=COMPARISON.repeats,
         seconds=COMPARISON.seconds,
         threads=COMPARISON.threads,
-        rows=compared_rows(),
+        rows=inputs.compared_rows(CONFIG),
         code=code_digest("compare_backends.py"),
     script:
         "../scripts/compare_backends.py"
@@ -49,8 +64,8 @@ rule compare_backends:
 rule plot_backends:
     """Plot time by size, idle against busy, and the parts of a job."""
     input:
-        eigh="results/backends/eigh.csv",
-        stages="results/backends/stages.csv",
+        eigh=BACKENDS / "eigh.csv",
+        stages=BACKENDS / "stages.csv",
         choice=CHOICE,
     output:
         eigh=backends_result("eigh.svg", "eigh"),
@@ -61,7 +76,7 @@ rule plot_backends:
     conda:
         "../../envs/plots.yaml"
     params:
-        conclusions=conclusions,
+        conclusions=lambda wildcards, input: inputs.conclusions(Path(input.choice)),
         code=code_digest("plot_backends.py"),
     script:
         "../scripts/plot_backends.py"

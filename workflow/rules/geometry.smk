@@ -16,31 +16,28 @@ localrules:
 rule geometry:
     """Everything about the vocabulary's geometry."""
     input:
-        "results/geometry/summary.csv",
-        of_every_revision("results/geometry/{model}/{revision}/causal.safetensors"),
-        (
-            of_every_revision("results/geometry/{model}/{revision}/unembedding.safetensors")
-            if CONFIG.keep_unembedding
-            else []
-        ),
-        expand(
-            "results/geometry/{model}/plots/{plot}.svg",
-            model=CONFIG.models,
-            plot=["spectrum", "effective_rank", "condition_number", "seconds"],
-        ),
+        GEOMETRY.summary,
+        # All that is kept, so that what is deleted is made again.
+        of_every_revision(REVISION.causal),
+        of_every_revision(REVISION.geometry),
+        of_every_revision(REVISION.decomposition),
+        of_every_revision(REVISION.facts("extract")),
+        of_every_revision(REVISION.facts("decompose")),
+        of_every_revision(REVISION.unembedding) if CONFIG.keep_unembedding else [],
+        expand(str(MODEL.plot("{plot}")), model=CONFIG.models, plot=PLOTS),
 
 
 rule unembeddings:
     """Every γ, to fetch where there is internet before computing where there is none."""
     input:
-        of_every_revision("results/geometry/{model}/{revision}/unembedding.safetensors"),
+        of_every_revision(REVISION.unembedding),
 
 
 checkpoint resolve_revisions:
     """Turn names and patterns into commits, which from then on pin the run."""
     output:
         # Kept while the rule runs again: a revision that is pinned stays pinned.
-        pinned=update("results/geometry/{model}/revisions.tsv"),
+        pinned=update(MODEL.pinned),
     log:
         "logs/geometry/{model}/resolve_revisions.log",
     conda:
@@ -48,11 +45,11 @@ checkpoint resolve_revisions:
     resources:
         downloads=1,
     params:
-        path=lambda wildcards: model_params(wildcards).path,
-        repo=lambda wildcards: model_params(wildcards).repo,
-        revisions=lambda wildcards: model_params(wildcards).revisions,
-        every=lambda wildcards: model_params(wildcards).every,
-        present=revisions_present,
+        path=lambda wildcards: model_of(wildcards).path,
+        repo=lambda wildcards: model_of(wildcards).repo,
+        revisions=lambda wildcards: model_of(wildcards).revisions,
+        every=lambda wildcards: model_of(wildcards).every,
+        present=lambda wildcards: inputs.revisions_present(model_of(wildcards)),
     script:
         "../scripts/resolve_revisions.py"
 
@@ -61,29 +58,27 @@ rule extract_unembedding:
     """Fetch the bytes of the unembedding matrix γ, and no others."""
     input:
         pinned=ancient(pinned_revisions),
-        checkpoint=checkpoint_files,
+        checkpoint=lambda wildcards: inputs.checkpoint_files(
+            model_of(wildcards), unquote(wildcards.revision)
+        ),
     output:
         unembedding=UNEMBEDDING,
-        profile=multiext(
-            "results/geometry/{model}/{revision}/profiles/extract", ".prof", ".txt", ".svg"
-        ),
-        facts="results/geometry/{model}/{revision}/profiles/extract.json",
+        profile=REVISION.profile("extract"),
+        facts=REVISION.facts("extract"),
     log:
         "logs/geometry/{model}/{revision}/extract.log",
+    # One submission does all of a revision, but a GPU does not wait for a download.
     group:
-        FETCH_GROUP
+        "download" if PLACEMENT.gpus else "revision"
     conda:
         "../../envs/geometry.yaml"
     resources:
         downloads=1,
-        mem_mb=lambda wildcards, attempt: FETCH_MB * attempt,
-        runtime=lambda wildcards, attempt: FETCH_MINUTES * attempt,
+        mem_mb=lambda wildcards, attempt: sizing.FETCH_MB * attempt,
+        runtime=lambda wildcards, attempt: sizing.FETCH_MINUTES * attempt,
     params:
-        path=lambda wildcards: model_params(wildcards).path,
-        repo=lambda wildcards: model_params(wildcards).repo,
-        files=checkpoint_state,
-        commit=commit,
-        tensor=lambda wildcards: model_params(wildcards).unembedding,
+        path=lambda wildcards: model_of(wildcards).path,
+        asked=asked_of("extract"),
         download=CONFIG.download,
         code=code_digest("extract_unembedding.py"),
     script:
@@ -93,13 +88,11 @@ rule extract_unembedding:
 rule decompose_covariance:
     """Eigendecompose the covariance of one unembedding matrix."""
     input:
-        unembedding="results/geometry/{model}/{revision}/unembedding.safetensors",
+        unembedding=REVISION.unembedding,
     output:
-        decomposition="results/geometry/{model}/{revision}/decomposition.safetensors",
-        profile=multiext(
-            "results/geometry/{model}/{revision}/profiles/decompose", ".prof", ".txt", ".svg"
-        ),
-        facts="results/geometry/{model}/{revision}/profiles/decompose.json",
+        decomposition=REVISION.decomposition,
+        profile=REVISION.profile("decompose"),
+        facts=REVISION.facts("decompose"),
     log:
         "logs/geometry/{model}/{revision}/decompose.log",
     group:
@@ -110,12 +103,11 @@ rule decompose_covariance:
     resources:
         mem_mb=memory,
         runtime=minutes,
-        gpu=GPUS,
+        gpu=PLACEMENT.gpus,
     params:
         backend=CONFIG.backend,
         choice=CHOICE,  # its place, not its content: a new comparison reruns nothing
-        precision=CONFIG.precision,
-        rows=lambda wildcards: model_params(wildcards).rows,
+        asked=asked_of("decompose"),
         code=code_digest("decompose_covariance.py"),
     script:
         "../scripts/decompose_covariance.py"
@@ -124,16 +116,14 @@ rule decompose_covariance:
 rule transform_unembedding:
     """Write g = (γ − μ) C^(−1/2), measure its whitening residual and describe the checkpoint."""
     input:
-        unembedding="results/geometry/{model}/{revision}/unembedding.safetensors",
-        decomposition="results/geometry/{model}/{revision}/decomposition.safetensors",
-        extract="results/geometry/{model}/{revision}/profiles/extract.json",
-        decompose="results/geometry/{model}/{revision}/profiles/decompose.json",
+        unembedding=REVISION.unembedding,
+        decomposition=REVISION.decomposition,
+        extract=REVISION.facts("extract"),
+        decompose=REVISION.facts("decompose"),
     output:
-        causal="results/geometry/{model}/{revision}/causal.safetensors",
-        geometry="results/geometry/{model}/{revision}/geometry.json",
-        profile=multiext(
-            "results/geometry/{model}/{revision}/profiles/transform", ".prof", ".txt", ".svg"
-        ),
+        causal=REVISION.causal,
+        geometry=REVISION.geometry,
+        profile=REVISION.profile("transform"),
     log:
         "logs/geometry/{model}/{revision}/transform.log",
     group:
@@ -144,12 +134,12 @@ rule transform_unembedding:
     resources:
         mem_mb=memory,
         runtime=minutes,
-        gpu=GPUS,
+        gpu=PLACEMENT.gpus,
     params:
         backend=CONFIG.backend,
         choice=CHOICE,
-        on_rank_deficient=CONFIG.on_rank_deficient,
-        asked=asked,
+        asked=asked_of("transform"),
+        checkpoint=lambda wildcards: vars(asked(wildcards.model, wildcards.revision)),
         code=code_digest("transform_unembedding.py"),
     script:
         "../scripts/transform_unembedding.py"
@@ -158,21 +148,18 @@ rule transform_unembedding:
 rule summarize_geometry:
     """Gather one row per model and revision."""
     input:
-        geometry=described,
+        geometry=of_every_revision(REVISION.geometry),
         # Compared with what is described, and not read.
-        causal=of_every_revision("results/geometry/{model}/{revision}/causal.safetensors"),
+        causal=of_every_revision(REVISION.causal),
     output:
-        report(
-            "results/geometry/summary.csv",
-            caption="../report/summary.rst",
-            category="Geometry",
-            labels={"result": "summary of all checkpoints"},
-        ),
+        in_report(GEOMETRY.summary, "Geometry", "summary", result="summary of all checkpoints"),
     log:
         "logs/geometry/summarize_geometry.log",
     conda:
         "../../envs/plots.yaml"
     params:
+        checkpoints=every_asked,
+        models=list(CONFIG.models),
         code=code_digest("summarize_geometry.py"),
     script:
         "../scripts/summarize_geometry.py"
@@ -181,20 +168,16 @@ rule summarize_geometry:
 rule plot_geometry:
     """Plot one model's geometry over its training."""
     input:
-        geometry=described,
-        decomposition=of_every_revision(
-            "results/geometry/{model}/{revision}/decomposition.safetensors"
-        ),
+        geometry=of_every_revision(REVISION.geometry),
+        decomposition=of_every_revision(REVISION.decomposition),
     output:
-        spectrum=geometry_plot("spectrum"),
-        effective_rank=geometry_plot("effective_rank"),
-        condition_number=geometry_plot("condition_number"),
-        seconds=geometry_plot("seconds"),
+        **{p: in_report(MODEL.plot(p), "Geometry", p, plot=p.replace("_", " ")) for p in PLOTS},
     log:
         "logs/geometry/{model}/plot_geometry.log",
     conda:
         "../../envs/plots.yaml"
     params:
+        checkpoints=every_asked,
         code=code_digest("plot_geometry.py"),
     script:
         "../scripts/plot_geometry.py"

@@ -3,40 +3,26 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unembedding.workflow.joblog import logged_to
-from unembedding.workflow.profiles import profiled
+from unembedding.workflow.stage import begun
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("")
-with logged_to(log), profiled("extract", profile, Path(log)) as clock:
-    from urllib.parse import unquote
-
+with begun("extract", snakemake) as stage:
     from unembedding.extraction import extract_unembedding, open_source
-    from unembedding.files import write_facts
-    from unembedding.machine import allotment
-    from unembedding.workflow.provenance import made_with
+    from unembedding.records.files import write_record
+    from unembedding.records.stages import Extracted
 
-    params = snakemake.params
-    revision = unquote(snakemake.wildcards.revision)
-    with clock("open"):
-        source = open_source(params.path, params.repo, revision, params.commit, params.download)
-    with clock("read and write"):
+    params, asked = snakemake.params, snakemake.params.asked
+    with stage.clock("open"):
+        source = open_source(
+            params.path, asked["repo"], asked["revision"], asked["commit"], params.download
+        )
+    with stage.clock("read and write"):
         facts = extract_unembedding(
             source,
             Path(snakemake.output.unembedding),
-            {
-                "repo": params.repo or str(params.path),
-                "revision": revision,
-                "commit": params.commit,
-            },
-            params.tensor,
+            {key: asked[key] for key in ("repo", "revision", "commit")},
+            asked["tensor"],
         )
-    made = made_with(params.code, snakemake.config)
-    given = allotment(snakemake.threads, snakemake.resources.get("mem_mb"))
-    warnings = facts["warnings"] + given["warnings"]
-    write_facts(
-        Path(snakemake.output.facts),
-        {**facts, **given, "warnings": warnings, "made_with": made, **clock.record()},
-    )
+    write_record(Path(snakemake.output.facts), Extracted(facts, stage.run()))

@@ -9,19 +9,16 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 with logged_to(snakemake.log[0]):
-    from unembedding.checkpoints.revisions import (
-        format_revisions,
-        read_revisions,
-        resolve_revisions,
-    )
-    from unembedding.files import write_text
+    from unembedding.checkpoints.revisions import resolve_revisions
+    from unembedding.records.pins import renewing
 
-    target = Path(snakemake.output.pinned)
-    commits = resolve_revisions(
-        asked=snakemake.params.revisions,
-        every=snakemake.params.every,
-        repo=snakemake.params.repo,
-        folder=snakemake.params.path,
-        pinned=read_revisions(target) if target.exists() else {},
-    )
-    write_text(target, format_revisions(commits))
+    with renewing(Path(snakemake.output.pinned)) as (pinned, pin):
+        pin(
+            resolve_revisions(
+                asked=snakemake.params.revisions,
+                every=snakemake.params.every,
+                repo=snakemake.params.repo,
+                folder=snakemake.params.path,
+                pinned=pinned,
+            )
+        )

@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 with logged_to(snakemake.log[0]):
-    import sys
+    from unembedding.errors import UserError
+    from unembedding.records.stages import Asked
+    from unembedding.records.summary import read_all, write_summary
+    from unembedding.workflow.joblog import warn
 
-    from unembedding.files import write_text
-    from unembedding.records.geometry import gather, summary
-
-    geometries = gather(Path(path) for path in snakemake.input.geometry)
-    for geometry in geometries:
-        if other := geometry["duplicate_of"]:
-            name = f"{geometry['model']}/{geometry['revision']}"
-            for place in (sys.stderr, sys.__stderr__):  # the log, and the terminal
-                print(f"Warning: γ of {name} is byte for byte that of {other}", file=place)
-    write_text(Path(snakemake.output[0]), summary(geometries))
+    paths = map(Path, snakemake.input.geometry)
+    asked = [Asked(**checkpoint) for checkpoint in snakemake.params.checkpoints]
+    geometries, mistakes = read_all(zip(paths, asked, strict=True))
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+    for warning in write_summary(Path(snakemake.output[0]), geometries, snakemake.params.models):
+        warn(warning)

@@ -2,55 +2,33 @@
 
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
-from unembedding.workflow.joblog import logged_to
-from unembedding.workflow.profiles import profiled
+from unembedding.workflow.stage import begun
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log, profile = snakemake.log[0], Path(snakemake.output.profile[0]).with_suffix("")
-with logged_to(log), profiled("transform", profile, Path(log)) as clock:
-    with clock("import"):
-        from unembedding.backends import select_backend
-        from unembedding.files import read_facts, write_facts
-        from unembedding.machine import using_threads
+with begun("transform", snakemake) as stage:
+    with stage.clock("import"):
+        from unembedding.records.files import read_record, write_record
         from unembedding.records.geometry import describe
+        from unembedding.records.stages import Asked, Decomposed, Extracted, Transformed
         from unembedding.transform import transform
-        from unembedding.workflow.provenance import made_with
 
-        decompose = read_facts(Path(snakemake.input.decompose))
-        backend, reason = select_backend(
-            snakemake.params.backend,
-            Path(snakemake.params.choice),
-            decompose["width"],
-            decompose["precision"],
-        )
-    print(f"Backend {backend.name} on {backend.device} ({reason})")
-    memory = snakemake.resources.get("mem_mb")
-    with using_threads(snakemake.threads, memory) as allotment:
+    decomposed = read_record(Path(snakemake.input.decompose), Decomposed)
+    with stage.computing(decomposed.facts.width, decomposed.facts.precision) as backend:
         facts = transform(
             Path(snakemake.input.unembedding),
             Path(snakemake.input.decomposition),
             Path(snakemake.output.causal),
             backend,
-            snakemake.params.on_rank_deficient,
-            clock,
+            snakemake.params.asked["on_rank_deficient"],
+            stage.clock,
         )
     geometry = describe(
-        model=snakemake.wildcards.model,
-        revision=unquote(snakemake.wildcards.revision),
-        extract=read_facts(Path(snakemake.input.extract)),
-        decompose=decompose,
-        asked=snakemake.params.asked,
-        transform={
-            **facts,
-            "backend": backend.name,
-            "device": backend.device,
-            "made_with": made_with(snakemake.params.code, snakemake.config),
-            **allotment,
-            **clock.record(),
-        },
+        Asked(**snakemake.params.checkpoint),
+        read_record(Path(snakemake.input.extract), Extracted),
+        decomposed,
+        Transformed(facts, stage.run()),
     )
-    write_facts(Path(snakemake.output.geometry), geometry)
+    write_record(Path(snakemake.output.geometry), geometry)

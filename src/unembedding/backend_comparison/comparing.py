@@ -13,9 +13,11 @@ from unembedding.backend_comparison.matrices import covariance, covariance_of, w
 from unembedding.backend_comparison.measuring import Eigh, measure_eigh
 from unembedding.backend_comparison.solvers import solvers_here
 from unembedding.backend_comparison.stages import Job, Stages, measure_stages
-from unembedding.backend_comparison.tables import write_table
 from unembedding.files import write_json
 from unembedding.machine import fingerprint, using_threads
+from unembedding.records.files import write_table
+
+DIGITS = 4  # of a measured number that mean something
 
 
 def compare(
@@ -57,8 +59,8 @@ def compare(
         stages = measure_stages(jobs, repeats, seconds, threads, rows, scratch)
     choices = choose(eigh, stages, loads[0])
     eigh += [Eigh(name, "", note=why) for name, why in absent.items()]
-    write_table(targets["eigh"], Eigh, eigh)
-    write_table(targets["stages"], Stages, stages)
+    write_table(targets["eigh"], Eigh, eigh, DIGITS)
+    write_table(targets["stages"], Stages, stages, DIGITS)
     content = {
         "machine": fingerprint(),
         "threads": threads,

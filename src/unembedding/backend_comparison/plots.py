@@ -13,20 +13,11 @@ from matplotlib.ticker import NullFormatter, ScalarFormatter
 from unembedding.backend_comparison.measuring import Eigh
 from unembedding.backend_comparison.solvers import SOLVERS
 from unembedding.backend_comparison.stages import Stages
-from unembedding.backend_comparison.tables import read_table
+from unembedding.backends import BACKENDS
 from unembedding.plotting import save
+from unembedding.records.files import read_table
 
-# Each solver keeps its look in every plot: grey, marker, line.
-LOOKS = {
-    name: (grey, marker, line)
-    for name, grey, marker, line in zip(
-        SOLVERS,
-        ("0.55", "0", "0.3", "0.7", "0.45", "0.15", "0"),
-        "xos^Dv*",
-        ("-", "-", "--", ":", "-.", "--", ":"),
-        strict=True,
-    )
-}
+LOOKS = {s.name: (s.grey, s.marker, s.line) for e in BACKENDS.values() for s in e.drivers.values()}
 PARTS = {
     "start": ("1", "..."),
     "read": ("0.9", ""),

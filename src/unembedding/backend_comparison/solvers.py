@@ -1,4 +1,4 @@
-"""The eigensolvers that compete. A new one is a row."""
+"""The eigensolvers that compete: all that the registry of backends lists."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from dataclasses import dataclass
 from unembedding.backends import BACKENDS, Backend
 from unembedding.errors import GeometryError
 
-# Name: the backend that would use it, and the driver that it is made with.
+# By name: the backend that would use it, and the driver that it is made with.
 SOLVERS: dict[str, tuple[str, str | None]] = {
-    "numpy": ("numpy", "numpy"),
-    "scipy evd": ("numpy", "evd"),
-    "scipy evr": ("numpy", "evr"),
-    "scipy evx": ("numpy", "evx"),
-    "torch cpu": ("torch", "cpu"),
-    "torch cuda": ("torch", "cuda"),
-    "cupy": ("cupy", None),
+    solver.name: (backend, driver)
+    for backend, entry in BACKENDS.items()
+    for driver, solver in entry.drivers.items()
 }
 
 
@@ -37,7 +33,7 @@ def solvers_here(names: Iterable[str] = SOLVERS) -> tuple[list[Solver], dict[str
     for name in names:
         family, driver = SOLVERS[name]
         try:
-            backend = BACKENDS[family](driver)
+            backend = BACKENDS[family].make(driver)
         except (GeometryError, ImportError) as error:
             absent[name] = str(error)
         else:

@@ -30,7 +30,7 @@ START = """
 import sys
 import numpy as np
 from unembedding.backends import BACKENDS
-backend = BACKENDS[sys.argv[1]](sys.argv[2] or None)
+backend = BACKENDS[sys.argv[1]].make(sys.argv[2] or None)
 backend.eigh(backend.on_device(np.eye(2)), np.dtype(np.float64))
 """
 
@@ -112,8 +112,10 @@ def run_job(job: Job, rows: int | None, scratch: Path) -> tuple[int, dict[str, f
     decomposition, causal = scratch / "decomposition.safetensors", scratch / "causal.safetensors"
     facts = decompose(job.gamma, decomposition, backend, job.precision, rows, clock)
     transform(job.gamma, decomposition, causal, backend, "pseudo_inverse", clock)
-    return facts["rows"], {
-        part: sum(clock.steps.get(step, 0.0) for step in steps) for part, steps in PARTS.items()
+    if clock.steps.keys() != {step for steps in PARTS.values() for step in steps}:
+        raise RuntimeError(f"the stages are no longer made of the steps of PARTS: {clock.steps}")
+    return facts.rows, {
+        part: sum(clock.steps[step] for step in steps) for part, steps in PARTS.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""The backend that this machine's comparison found fastest, as ``auto`` reads it."""
+"""Which backend computes: the one asked for, or for ``auto`` what was found fastest here."""
 
 from __future__ import annotations
 
@@ -6,17 +6,44 @@ import math
 from pathlib import Path
 from typing import Any
 
-from unembedding.errors import UserError
+from unembedding.backends.interface import Backend
+from unembedding.backends.registry import BACKENDS
+from unembedding.errors import GeometryError, UserError
 from unembedding.files import read_json_file
 from unembedding.machine import fingerprint
 
-# Of each backend the drivers it knows; a file by hand or of another version may have others.
-KNOWN: dict[str, tuple[str | None, ...]] = {
-    "numpy": ("numpy", "evd", "evr", "evx"),
-    "torch": ("cpu", "cuda"),
-    "cupy": (None,),
-}
 NEAR = 2  # what was measured at one width is believed up to this factor above and below it
+
+
+def select_backend(
+    name: str,
+    choice: Path | None = None,
+    width: int | None = None,
+    precision: str = "float64",
+) -> tuple[Backend, str]:
+    """Return a backend and why it was chosen.
+
+    ``auto`` takes what the comparison in ``choice`` found fastest for matrices of this width and
+    precision on this machine. Without one it takes CuPy where a GPU answers, and otherwise NumPy
+    with the driver that the repository's own benchmark found fastest.
+    Raises GeometryError where a backend that was asked for by name cannot work here.
+    """
+    if name != "auto":
+        return BACKENDS[name].make(None), f"{name} was asked for"
+    reasons = []
+    if choice is not None and width is not None:
+        measured, reason = measured_choice(choice, width, precision)
+        reasons.append(reason)
+        if measured is not None:
+            try:
+                return BACKENDS[measured["backend"]].make(measured["driver"]), f"auto: {reason}"
+            except GeometryError as error:
+                reasons.append(f"but {error}")
+    try:
+        backend, rule = BACKENDS["cupy"].make(None), "a GPU answers through CuPy"
+    except GeometryError as error:
+        backend, rule = BACKENDS["numpy"].make(None), f"NumPy on the CPU, because {error}"
+    return backend, "auto: " + "; ".join([*reasons, rule])
 
 
 def measured_choice(path: Path, width: int, precision: str) -> tuple[dict[str, Any] | None, str]:
@@ -35,7 +62,8 @@ def measured_choice(path: Path, width: int, precision: str) -> tuple[dict[str, A
         if nearest is None or not 1 / NEAR <= nearest["size"] / width <= NEAR:
             return None, f"{path} measured nothing near a width of {width} in {precision}"
         backend, driver = nearest["backend"], nearest["driver"]
-        if driver not in KNOWN.get(backend, ()):
+        # A file by hand or of another version may have others.
+        if backend not in BACKENDS or driver not in BACKENDS[backend].drivers:
             return None, f"{path} chose {backend!r} with {driver!r}, which is unknown here"
         return nearest, f"{nearest['reason']} ({path})"
     except (UserError, LookupError, TypeError, ValueError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -79,6 +79,16 @@ class LocalFolder:
 
     def where(self, name: str = "") -> str:
         return str(self.folder / name)
+
+
+def state_of(files: Iterable[Path]) -> str:
+    """Return a digest of names, sizes, dates and places of files, which change with their content.
+
+    The time of the last change (ctime) cannot be set by hand, as a copied date can.
+    """
+    states = [(str(file), file.stat()) for file in files]
+    told = [(f, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for f, s in states]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 def is_text(name: str) -> bool:

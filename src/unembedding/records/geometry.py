@@ -1,242 +1,188 @@
-"""What is recorded of one checkpoint (geometry.json), and of all (summary.csv)."""
+"""The description of one checkpoint, geometry.json: put together, and checked when it is read."""
 
 from __future__ import annotations
 
-import csv
-import io
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from unembedding.checkpoints.revisions import folder_name, parse_progress, read_revisions
-from unembedding.errors import GeometryError, UserError
-from unembedding.files import read_facts
+from unembedding.checkpoints.revisions import Progress, parse_progress
+from unembedding.errors import GeometryError
+from unembedding.records.files import read_record
+from unembedding.records.pins import read_pins
+from unembedding.records.stages import Asked, Decomposed, Extracted, Transformed
+from unembedding.results import RevisionResults
 
-# The columns of summary.csv: where each value stands in geometry.json.
-COLUMNS: dict[str, tuple[str, ...]] = {
-    "model": ("model",),
-    "revision": ("revision",),
-    "commit": ("commit",),
-    "stage": ("training", "stage"),
-    "step": ("training", "step"),
-    "tokens": ("training", "tokens"),
-    "rows": ("rows",),
-    "matrix_rows": ("matrix_rows",),
-    "width": ("width",),
-    "dtype": ("unembedding", "dtype"),
-    "tied": ("unembedding", "tied"),
-    "rank": ("rank",),
-    "condition_number": ("condition_number",),
-    "effective_rank": ("effective_rank",),
-    "whitening_residual": ("whitening_residual",),
-    "backend": ("backend",),
-    "precision": ("precision",),
-    "seconds_extract": ("seconds", "extract"),
-    "seconds_decompose": ("seconds", "decompose"),
-    "seconds_transform": ("seconds", "transform"),
-    "bytes_fetched": ("bytes_fetched",),
-    "verified": ("unembedding", "verified"),
-    "duplicate_of": ("duplicate_of",),
-    "warnings": ("warnings",),
-}
+REDO = "Delete the revision's folder and run again."
+
+
+@dataclass(frozen=True)
+class Unembedding:
+    """Which tensor γ is."""
+
+    tensor: str
+    file: str
+    tied: bool
+    dtype: str
+    sha256: str
+    verified: bool
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Content of geometry.json."""
+
+    model: str
+    repo: str
+    revision: str
+    commit: str
+    training: Progress | None
+    unembedding: Unembedding
+    rows: int
+    matrix_rows: int
+    vocabulary: int | None
+    width: int
+    rank: int
+    condition_number: float | None
+    effective_rank: float
+    whitening_residual: float
+    precision: str
+    decomposition_sha256: str
+    causal_sha256: str
+    backend: str
+    device: str
+    backend_reason: str
+    threads: int
+    cpus_allowed: int
+    blas: list[dict[str, Any]]
+    jobs: dict[str, dict[str, Any]]
+    seconds: dict[str, float]
+    steps: dict[str, dict[str, float]]
+    bytes_fetched: int
+    made_with: dict[str, dict[str, Any]]
+    asked: Asked
+    """What the three stages were asked; not what is asked now."""
+    warnings: list[str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}/{self.revision}"
 
 
 def describe(
-    model: str,
-    revision: str,
-    extract: dict[str, Any],
-    decompose: dict[str, Any],
-    transform: dict[str, Any],
-    asked: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Return the content of geometry.json from the facts that the three stages recorded.
+    asked: Asked, extract: Extracted, decompose: Decomposed, transform: Transformed
+) -> Geometry:
+    """Return the description of a checkpoint from what its three stages recorded.
 
-    ``asked`` has what the configuration asks of them now (see ``unasked``). Raises
-    GeometryError where they are of another checkpoint, of different matrices, or of what was not
-    asked: a job may outlive its driver, and write into a later run.
+    Raises GeometryError where they are of different matrices, or were asked for something else than
+    ``asked``: a job may outlive its driver, and write into a later run.
     """
-    stages = {"extract": extract, "decompose": decompose, "transform": transform}
-    if extract["revision"] != revision:
+    runs = {"extract": extract.run, "decompose": decompose.run, "transform": transform.run}
+    name = f"{asked.model}/{asked.revision}"
+    found, used, facts = extract.facts, decompose.facts, transform.facts
+    if {used.unembedding_sha256, facts.unembedding_sha256} != {found.sha256}:
         raise GeometryError(
-            f"What was fetched for {model}/{revision} says that it is {extract['revision']!r}. "
-            "Delete the revision's folder and run again."
+            f"The stages of {name} are not of the same matrix: {found.sha256} was fetched, and "
+            f"{used.unembedding_sha256} and {facts.unembedding_sha256} were used. {REDO}"
         )
-    used = {facts["unembedding_sha256"] for facts in (decompose, transform)}
-    if used != {extract["sha256"]}:
+    if used.decomposition_sha256 != facts.decomposition_sha256:
         raise GeometryError(
-            f"The stages of {model}/{extract['revision']} are not of the same matrix: "
-            f"{extract['sha256']} was fetched, and {', '.join(sorted(used))} used. Delete the "
-            "revision's folder and run again."
+            f"profiles/decompose.json of {name} is about another decomposition than the one there. "
+            f"{REDO}"
         )
-    digest = transform["decomposition_sha256"]
-    if decompose["decomposition_sha256"] != digest:
-        raise GeometryError(
-            f"profiles/decompose.json of {model}/{revision} is about another decomposition than "
-            "the one there. Delete the revision's folder and run again."
-        )
-    progress = parse_progress(extract["revision"])
-    warnings = [w for facts in stages.values() for w in facts["warnings"]]
-    geometry = {
-        "model": model,
-        "repo": extract["repo"],
-        "revision": extract["revision"],
-        "commit": extract["commit"],
-        "training": vars(progress) if progress else None,
-        "unembedding": {
-            key: extract[key] for key in ("tensor", "file", "tied", "dtype", "sha256", "verified")
-        },
-        "rows": transform["rows"],
-        "matrix_rows": decompose["height"],
-        "vocabulary": extract["vocabulary"],
-        "width": decompose["width"],
-        "rank": transform["rank"],
-        "condition_number": transform["condition_number"],
-        "effective_rank": transform["effective_rank"],
-        "whitening_residual": transform["whitening_residual"],
-        "precision": decompose["precision"],
-        "decomposition_sha256": digest,
-        "causal_sha256": transform["causal_sha256"],
-        "backend": decompose["backend"],
-        "device": decompose["device"],
-        "backend_reason": decompose["reason"],
-        "threads": decompose["threads"],
-        "cpus_allowed": decompose["cpus_allowed"],
-        "blas": decompose["blas"],
-        "jobs": {stage: facts["job"] for stage, facts in stages.items()},
-        "seconds": {stage: facts["seconds"] for stage, facts in stages.items()},
-        "steps": {stage: facts["steps"] for stage, facts in stages.items()},
-        "bytes_fetched": extract["bytes_fetched"],
-        "made_with": {stage: facts["made_with"] for stage, facts in stages.items()},
-        "warnings": list(dict.fromkeys(warnings)),
-    }
-    if asked is not None and (difference := unasked(geometry, asked)):
-        raise GeometryError(
-            f"{difference}; a job of an earlier run may have written it. Delete the revision's "
-            "folder and run again."
-        )
+    compute = decompose.run.compute
+    assert compute is not None
+    geometry = Geometry(
+        model=asked.model,
+        repo=found.repo,
+        revision=found.revision,
+        commit=found.commit,
+        training=parse_progress(found.revision),
+        unembedding=Unembedding(
+            found.tensor, found.file, found.tied, found.dtype, found.sha256, found.verified
+        ),
+        rows=facts.rows,
+        matrix_rows=used.height,
+        vocabulary=found.vocabulary,
+        width=used.width,
+        **asdict(facts.spectrum),
+        whitening_residual=facts.whitening_residual,
+        precision=used.precision,
+        decomposition_sha256=facts.decomposition_sha256,
+        causal_sha256=facts.causal_sha256,
+        backend=compute.backend,
+        device=compute.device,
+        backend_reason=compute.reason,
+        threads=compute.threads,
+        cpus_allowed=compute.cpus_allowed,
+        blas=compute.blas,
+        jobs={stage: run.job for stage, run in runs.items()},
+        seconds={stage: run.seconds for stage, run in runs.items()},
+        steps={stage: run.steps for stage, run in runs.items()},
+        bytes_fetched=found.bytes_fetched,
+        made_with={stage: run.made_with for stage, run in runs.items()},
+        asked=Asked(**{key: value for run in runs.values() for key, value in run.asked.items()}),
+        warnings=list(
+            dict.fromkeys([*found.warnings, *(w for run in runs.values() for w in run.warnings)])
+        ),
+    )
+    require_asked(geometry, asked, "A job of an earlier run may have written it. ")
     return geometry
 
 
-def unasked(geometry: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
-    """Say what a geometry.json was made with that is not ``asked`` for; None where all is.
+def require_asked(geometry: Geometry, asked: Asked, perhaps: str = "") -> None:
+    """Raise GeometryError where a checkpoint was made with something else than is asked for."""
+    for key, value in vars(asked).items():
+        if (made := getattr(geometry.asked, key)) != value:
+            raise GeometryError(
+                f"{asked.model}/{asked.revision} was made with {key} {made!r}, and {value!r} is "
+                f"asked for. {perhaps}{REDO}"
+            )
 
-    ``asked`` has repo, commit, tensor, precision and rows, of which None is left to the checkpoint.
+
+def read_geometry(path: Path, asked: Asked | None = None) -> Geometry:
+    """Return the description of a checkpoint, where it is of this place and of what lies there.
+
+    Raises UserError for one that is damaged, lies in the folder of another model or revision, is of
+    another commit than the revision is pinned to, of other files than those beside it, or of
+    something else than is ``asked``.
     """
-    found = {**geometry, **geometry["unembedding"]}
-    given = {key: value for key, value in asked.items() if value is not None}
-    for key, value in {"rows": geometry["matrix_rows"], **given}.items():
-        if found[key] != value:
-            name = f"{geometry['model']}/{geometry['revision']}"
-            return f"{name} was made with {key} {found[key]!r}, and {value!r} is asked for"
-    return None
-
-
-def gather(descriptions: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return the content of each geometry.json, and of which earlier one it is a duplicate.
-
-    Raises GeometryError for one that lies in the folder of another model or revision, is of another
-    commit than the revision is pinned to, or of other files than those beside it.
-    """
-    pinned = cache(_pinned)
-    geometries = [_in_its_place(path, pinned(path.parents[1])) for path in descriptions]
-    for same in identical(geometries):
-        first, *others = (geometries[i] for i in same)
-        for other in others:
-            other["duplicate_of"] = f"{first['model']}/{first['revision']}"
-    return [{"duplicate_of": None, **geometry} for geometry in geometries]
-
-
-def _pinned(model: Path) -> dict[str, str]:
-    file = model / "revisions.tsv"
-    return read_revisions(file) if file.exists() else {}
-
-
-def _in_its_place(path: Path, pinned: Mapping[str, str]) -> dict[str, Any]:
-    geometry = read_facts(path)
-    own = (geometry["model"], folder_name(geometry["revision"]))
-    if own != path.parts[-3:-1]:
+    results = RevisionResults(path.parent)
+    geometry = read_record(path, Geometry)
+    model = results.model
+    if (geometry.model, results.folder) != (
+        model.folder.name,
+        model.revision(geometry.revision).folder,
+    ):
         raise GeometryError(
-            f"{path} describes another checkpoint, {geometry['model']}/{geometry['revision']}. "
-            "Delete it and run again."
+            f"{path} describes another checkpoint, {geometry.name}. Delete it and run again."
         )
-    revision, commit = geometry["revision"], geometry["commit"]
-    if pinned.get(revision, commit) != commit:
+    if asked is not None:
+        require_asked(geometry, asked)
+    pinned = read_pins(model.pinned).get(geometry.revision, geometry.commit)
+    if pinned != geometry.commit:
         raise GeometryError(
-            f"{path} is of the commit {commit}, and revisions.tsv pins {pinned[revision]}. Delete "
-            "the revision's folder and run again."
+            f"{path} is of the commit {geometry.commit}, and revisions.tsv pins {pinned}. {REDO}"
         )
-    for file in ("unembedding", "decomposition", "causal"):
-        if (beside := path.with_name(f"{file}.safetensors")).exists():
-            require_described(geometry, file, beside)
+    for what in ("unembedding", "decomposition", "causal"):
+        require_described(geometry, what, getattr(results, what))
     return geometry
 
 
-def require_described(geometry: Mapping[str, Any], what: str, path: Path) -> None:
-    """Raise GeometryError where a file is not the one that a geometry.json is of.
+def require_described(geometry: Geometry, what: str, path: Path) -> None:
+    """Raise GeometryError where a file is there, and is not the one that a geometry.json is of.
 
     Such as one by a job that went on after its driver had been killed, beside a run that was
-    configured otherwise.
+    started meanwhile.
     """
-    from unembedding.tensors.files import (  # imports NumPy; the Snakefile needs none
-        SHA256,
-        TensorFile,
-    )
+    from unembedding.tensors.files import SHA256, TensorFile  # NumPy: the rest needs none
 
-    gamma = geometry["unembedding"]["sha256"]
-    described = gamma if what == "unembedding" else geometry.get(f"{what}_sha256")
-    if TensorFile(path).metadata.get(SHA256) != described:
+    described = {
+        "unembedding": geometry.unembedding.sha256,
+        "decomposition": geometry.decomposition_sha256,
+        "causal": geometry.causal_sha256,
+    }
+    if path.exists() and TensorFile(path).metadata.get(SHA256) != described[what]:
         raise GeometryError(
-            f"{path} is not what {geometry['model']}/{geometry['revision']} was described from "
-            "(geometry.json). Delete the revision's folder and run again."
+            f"{path} is not what {geometry.name} was described from (geometry.json). {REDO}"
         )
-
-
-def identical(geometries: Sequence[dict[str, Any]]) -> list[list[int]]:
-    """Return the positions of checkpoints whose γ are equal byte for byte, a list for each γ."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for position, geometry in enumerate(geometries):
-        gamma = geometry["unembedding"]
-        key = (gamma["sha256"], gamma["dtype"], geometry["matrix_rows"], geometry["width"])
-        groups.setdefault(key, []).append(position)
-    return list(groups.values())
-
-
-def summary(geometries: Iterable[dict[str, Any]]) -> str:
-    """Return the content of summary.csv, one row per checkpoint that was gathered, in order."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for geometry in geometries:
-        writer.writerow([_cell(geometry, place) for place in COLUMNS.values()])
-    return text.getvalue()
-
-
-def finished(results: Path) -> list[Path]:
-    """Return each geometry.json of a folder of results, in the order of summary.csv.
-
-    That is models by name, and of each the revisions as its revisions.tsv lists them.
-    """
-    return [
-        path
-        for pinned in sorted(results.glob("*/revisions.tsv"))
-        for revision in read_revisions(pinned)
-        if (path := pinned.parent / folder_name(revision) / "geometry.json").is_file()
-    ]
-
-
-def _cell(geometry: Any, place: tuple[str, ...]) -> Any:
-    value = geometry
-    for key in place:
-        value = None if value is None else value[key]
-    if isinstance(value, list):
-        return "; ".join(value)
-    return str(value).lower() if isinstance(value, bool) else value
-
-
-if __name__ == "__main__":  # python -m unembedding.records.geometry results/geometry > summary.csv
-    try:
-        print(summary(gather(finished(Path(sys.argv[1])))), end="")
-    except UserError as error:
-        sys.exit(f"Error: {error}")

@@ -6,50 +6,23 @@ Each stage verifies what it reads. Nothing else reads g again, or results that w
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-from tqdm import tqdm
-
 from unembedding.errors import UserError
-from unembedding.files import read_facts
-from unembedding.records.geometry import finished, gather
-from unembedding.tensors.files import TensorFile
+from unembedding.records.manifest import differences
+from unembedding.results import GEOMETRY, GeometryResults
 
 
-def verify(geometry: Path) -> None:
-    """Read all results of a checkpoint; raise UserError where they are not what was written.
-
-    That is one of them has changed, or is of another checkpoint. What is absent is not missed.
-    """
-    gather([geometry])
-    for facts in geometry.parent.glob("profiles/*.json"):
-        read_facts(facts)
-    for file in geometry.parent.glob("*.safetensors"):
-        TensorFile(file).verify()
-
-
-def damages(geometries: list[Path]) -> Iterator[str]:
-    """Yield what ``verify`` says of each checkpoint that it refuses."""
-    for path in tqdm(geometries, unit=" checkpoints", disable=None):
-        try:
-            verify(path)
-        except UserError as error:
-            yield str(error)
-
-
-def main(results: Path) -> str:
+def main(arguments: list[str]) -> str:
     """Return what to say of a folder of results that is whole; raise UserError for another."""
-    geometries = finished(results)
-    if not geometries:
-        raise UserError(f"{results} holds no finished checkpoint. Give the folder of the models.")
-    if found := list(damages(geometries)):
+    results = GeometryResults(Path(*arguments)) if len(arguments) == 1 else GEOMETRY
+    if found := list(differences(results)):
         raise UserError("\n".join(found))
-    return f"All {len(geometries)} finished checkpoints are as they were written."
+    return f"Everything in {results.folder} is as it was written."
 
 
 if __name__ == "__main__":
     try:
-        print(main(Path(sys.argv[1])))
+        print(main(sys.argv[1:]))
     except UserError as error:
         sys.exit(f"Error: {error}")

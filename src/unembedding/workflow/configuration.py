@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import (
@@ -20,6 +20,9 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
+
+from unembedding.backends.registry import BACKENDS
+from unembedding.errors import UserError
 
 REPO = re.compile(r"[\w.-]+(/[\w.-]+)?")
 FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -38,7 +41,7 @@ SHOULD_BE = {
 Item = TypeVar("Item")
 
 
-class ConfigurationError(Exception):
+class ConfigurationError(UserError):
     """All mistakes of a configuration, one to a line."""
 
 
@@ -79,6 +82,12 @@ def _distinct(values: list[Any]) -> list[Any]:
 Count = Annotated[int, Field(ge=1, strict=True)]  # strict: neither `true` nor `"1"` is a count
 
 Several = Annotated[list[Item], Field(min_length=1), AfterValidator(_distinct)]
+
+
+if TYPE_CHECKING:
+    BackendName = str
+else:
+    BackendName = Literal[("auto", *BACKENDS)]
 
 
 class Section(BaseModel):
@@ -191,7 +200,7 @@ class Config(Section):
     models: Annotated[
         dict[Annotated[str, AfterValidator(_folder)], Model], Field(min_length=1)
     ] = {}
-    backend: Literal["auto", "numpy", "torch", "cupy"] = "auto"
+    backend: BackendName = "auto"
     precision: Literal["float64", "float32"] = "float64"
     on_rank_deficient: Literal["error", "pseudo_inverse"] = "error"
     download: Literal["tensor", "checkpoint"] = "tensor"

@@ -45,6 +45,12 @@ def logged_to(path: str) -> Iterator[None]:
             sys.stderr.flush()
 
 
+def warn(message: str) -> None:
+    """Print a warning into the log and on the terminal."""
+    for place in (sys.stderr, sys.__stderr__):
+        print(f"Warning: {printable(message)}", file=place)
+
+
 def _named(error: Exception, log: Path) -> Exception:
     """Return what to report: a full disk under the log names no file, as all others do."""
     if not isinstance(error, OSError) or error.errno not in FULL or error.filename is not None:

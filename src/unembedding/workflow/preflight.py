@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from shutil import which
+
+from unembedding.errors import UserError
 
 TO_FILL_IN = {
     "slurm_account": "Slurm takes your default account",
@@ -13,8 +17,14 @@ TO_FILL_IN = {
 }
 
 
-class ExecutionError(Exception):
-    """A run that could not end well, and what to change."""
+def require_writable(*folders: Path) -> None:
+    """Raise UserError where a folder is there and cannot be written to."""
+    for folder in folders:
+        if folder.exists() and not os.access(folder, os.W_OK):
+            raise UserError(
+                f"{folder}/ cannot be written: it is on a read-only file system, or its "
+                "permissions forbid it. Change that, or run in another folder with --directory."
+            )
 
 
 def notices(executor: str, conda: bool, resources: Mapping[str, object]) -> list[str]:
@@ -35,18 +45,18 @@ def notices(executor: str, conda: bool, resources: Mapping[str, object]) -> list
 
 
 def require_slurm(partition: str | None, asks_sacct: bool) -> None:
-    """Raise ExecutionError where a run on Slurm would fail without a reason, or wait for ever.
+    """Raise UserError where a run on Slurm would fail without a reason, or wait for ever.
 
     Snakemake does not show why a group could not be submitted, and its executor waits for an
     answer of sacct that may never come.
     """
     if which("sbatch") is None:
-        raise ExecutionError(
+        raise UserError(
             "There is no `sbatch` here. Run this where jobs can be submitted, on a login node, or "
             "without --profile profiles/slurm."
         )
     if asks_sacct and (refused := _asked("sacct", "--noheader", "--allocations").stderr.strip()):
-        raise ExecutionError(
+        raise UserError(
             f"`sacct` cannot tell the state of jobs here ({refused}). Set "
             "`slurm-status-command: squeue` in profiles/slurm/config.yaml, or give "
             "--slurm-status-command squeue."
@@ -54,7 +64,7 @@ def require_slurm(partition: str | None, asks_sacct: bool) -> None:
     listed = ("sinfo", "--noheader", "--format=%R")
     if partition and not _asked(*listed, "--partition", partition).stdout.strip():
         known = ", ".join(_asked(*listed).stdout.split())
-        raise ExecutionError(
+        raise UserError(
             f"Slurm has no partition {partition!r}, only {known}. Change `slurm_partition` in "
             "profiles/slurm/config.yaml."
         )

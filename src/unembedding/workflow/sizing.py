@@ -1,12 +1,16 @@
-"""What to ask a cluster for: the memory and time of a job, from the width of its matrix.
-
-Snakemake evaluates these while it plans, so nothing here imports more than the standard library.
-"""
+"""What to ask a cluster for: the memory and time of a job, from the width of its matrix."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from shutil import which
+
+from unembedding.backends.registry import BACKENDS
+from unembedding.errors import GeometryError
+from unembedding.results import RevisionResults
+from unembedding.tensors.files import TensorFile
 
 DEFAULT_WIDTH = 4096  # OLMo-7B's; for a model of which nothing has been fetched yet
 WIDTH_KEYS = ("hidden_size", "d_model", "n_embd")  # in config.json: most; OLMo, Mamba; GPT-2
@@ -15,6 +19,24 @@ BASE_MB = 1000  # Snakemake 265, imports 100, blocks of γ 200, and room
 GPU_BASE_MB = 4000  # the CUDA libraries take 1 to 3 GB of the host's memory
 FETCH_MB = 500
 FETCH_MINUTES = 10
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the arithmetic of a run happens."""
+
+    environment: str
+    """The file of envs/."""
+    gpus: int
+    """Cards that a job asks for."""
+
+
+def placement(backend: str) -> Placement:
+    """Return where a backend computes; ``auto`` takes CuPy where there is an NVIDIA driver."""
+    if backend == "auto":
+        backend = "cupy" if which("nvidia-smi") else "numpy"
+    entry = BACKENDS[backend]
+    return Placement(entry.environment, int(entry.on_gpu))
 
 
 def memory_mb(width: int, on_gpu: bool = False) -> int:
@@ -27,30 +49,28 @@ def runtime_minutes(width: int) -> int:
     return 5 + round(5 * (width / DEFAULT_WIDTH) ** 3)
 
 
-def matrix_width(revision: Path, checkpoint: Path | None = None) -> int:
-    """Return the width of the matrix behind a revision's folder of results, as far as it is known.
+def matrix_width(results: RevisionResults, checkpoint: Path | None = None) -> int:
+    """Return the width of the matrix behind a revision's results, as far as it is known.
 
     It stands in the header of γ, or of the decomposition of another revision of the model, or in
     the config.json of a local checkpoint. Before any of these is there, it is DEFAULT_WIDTH.
     """
-    gamma = _shape(revision / "unembedding.safetensors", "unembedding")
-    if gamma:
+    if gamma := _shape(results.unembedding, "unembedding"):
         return gamma[1]
-    for other in revision.parent.glob("*/decomposition.safetensors"):
-        eigenvalues = _shape(other, "eigenvalues")
-        if eigenvalues:
+    for other in results.model.folder.glob(f"*/{results.decomposition.name}"):
+        if eigenvalues := _shape(other, "eigenvalues"):
             return eigenvalues[0]
     return (_configured_width(checkpoint) if checkpoint else None) or DEFAULT_WIDTH
 
 
-def _shape(file: Path, tensor: str) -> list[int]:
+def _shape(file: Path, tensor: str) -> tuple[int, ...]:
     """Return a tensor's shape from a safetensors header; empty where there is none to read."""
+    if not file.is_file():
+        return ()
     try:
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            return json.loads(stream.read(length))[tensor]["shape"]
-    except (OSError, ValueError, KeyError, MemoryError):
-        return []  # the job that needs the file says what is wrong
+        return TensorFile(file).tensors[tensor].shape
+    except (GeometryError, KeyError):
+        return ()  # the job that needs the file says what is wrong
 
 
 def _configured_width(checkpoint: Path) -> int | None:

@@ -24,17 +24,20 @@ SUFFIXES = (".prof", ".txt", ".svg")
 
 
 @contextmanager
-def profiled(stage: str, target: Path, on_failure: Path) -> Iterator[Stopwatch]:
+def profiled(
+    stage: str, target: Path, on_failure: Path, base: FrameType | None = None
+) -> Iterator[Stopwatch]:
     """Run the block under cProfile and the stack sampler, and yield a stopwatch for its steps.
 
     Writes ``target`` with the suffixes .prof, .txt and .svg. Where the block raises, or SIGTERM
     ends the process, they go beside ``on_failure`` instead, since Snakemake deletes the outputs
-    of a job that failed; the exception goes on. Needs the main thread.
+    of a job that failed; the exception goes on. Stacks begin above the frame ``base``, by default
+    the caller's. Needs the main thread.
     """
     profile, sampler, clock = cProfile.Profile(), StackSampler(), Stopwatch()
     terminated = signal.signal(signal.SIGTERM, _exit_on_signal)
     destination = on_failure
-    sampler.start(sys._getframe(2))
+    sampler.start(base or sys._getframe(2))
     profile.enable()
     try:
         yield clock
