@@ -95,7 +95,7 @@ def workflow(gamma_file: Path, folder: Path, precision: str) -> tuple[dict[str, 
     decomposition, causal = folder / "decomposition.safetensors", folder / "causal.safetensors"
     decompose(gamma_file, decomposition, NumpyBackend(), precision, clock=clock)
     facts = transform(gamma_file, decomposition, causal, NumpyBackend(), clock=clock)
-    return clock.steps, facts["whitening_residual"]
+    return clock.steps, facts.whitening_residual
 
 
 def exact_residual(causal: Path) -> float:

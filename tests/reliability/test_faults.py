@@ -14,6 +14,7 @@ from unembedding.errors import GeometryError
 from unembedding.extraction import extract_unembedding, open_source
 
 REPO = "lab/model"
+ORIGIN = {"repo": REPO, "revision": "main", "commit": "c" * 40}
 MOST_REQUESTS, MOST_SECONDS = 120, 60  # of one extraction; seconds without the waits
 MOST_WAITED = 1500  # added up over files that are fetched at the same time
 
@@ -57,7 +58,7 @@ def fetch(hub, folder, download, slept, tmp_path, capfd):
         started = time.monotonic()
         try:
             source = open_source(None, REPO, "main", commit, download)
-            facts, message = extract_unembedding(source, target, {}), ""
+            facts, message = extract_unembedding(source, target, ORIGIN), ""
         except GeometryError as error:
             facts, message = None, str(error)
             assert REPO in message
@@ -71,8 +72,8 @@ def fetch(hub, folder, download, slept, tmp_path, capfd):
         assert not list(tmp_path.glob(".*.tmp"))
         right = is_gamma(target)
         if not right and not message:  # only here nothing gives a digest to compare with
-            assert download == "tensor" and facts["file"].endswith(".safetensors")
-            assert not facts["verified"]
+            assert download == "tensor" and facts.file.endswith(".safetensors")
+            assert not facts.verified
         return right, facts, message
 
     return fetch
@@ -81,7 +82,7 @@ def fetch(hub, folder, download, slept, tmp_path, capfd):
 def test_without_a_fault_the_bytes_are_right_and_whole_files_verified(fetch, download):
     right, facts, _ = fetch()
     assert right
-    assert facts["verified"] == (download == "checkpoint")
+    assert facts.verified == (download == "checkpoint")
 
 
 @pytest.mark.parametrize("kind", FAULTS)
@@ -106,7 +107,7 @@ def test_a_fault_that_lasts(fetch, kind, download, sharding):
 def test_a_flipped_byte_outside_the_weights_is_mended_or_an_error(fetch, place):
     right, facts, message = fetch([Fault(PLACES[place], flip_byte=20)])
     assert right or message
-    assert facts is None or facts["vocabulary"] == 160
+    assert facts is None or facts.vocabulary == 160
 
 
 def test_content_that_changes_behind_the_branch_is_not_taken(hub, fetch, folder, tmp_path):
@@ -126,7 +127,7 @@ def test_a_missing_shard_is_named(hub, fetch, folder, sharding, tmp_path, downlo
     commit = hub.add(REPO, "fewer", fewer)
     source = open_source(None, REPO, "fewer", commit, download)
     with pytest.raises(GeometryError, match=f"{lost[0].name}', which is missing"):
-        extract_unembedding(source, tmp_path / "unembedding.safetensors", {})
+        extract_unembedding(source, tmp_path / "unembedding.safetensors", ORIGIN)
 
 
 @pytest.mark.parametrize("seed", range(40 if SOAK else 3))

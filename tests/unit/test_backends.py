@@ -101,8 +101,8 @@ def test_every_backend_gives_the_projector_of_a_deficient_matrix(backend, tmp_pa
     facts = transform(
         source, tmp_path / "decomposition", tmp_path / "causal", backend, "pseudo_inverse"
     )
-    assert facts["rank"] == 8
-    assert facts["whitening_residual"] <= 1e-5
+    assert facts.spectrum.rank == 8
+    assert facts.whitening_residual <= 1e-5
 
 
 @pytest.mark.parametrize("backend", [CupyBackend], indirect=True)

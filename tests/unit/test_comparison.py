@@ -23,8 +23,8 @@ from unembedding.backend_comparison.matrices import covariance, covariance_of, w
 from unembedding.backend_comparison.measuring import Eigh, accuracy, measure_eigh, rounds
 from unembedding.backend_comparison.solvers import SOLVERS, Solver, solvers_here
 from unembedding.backend_comparison.stages import Job, Stages, measure_stages
-from unembedding.backend_comparison.tables import read_table, write_table
 from unembedding.errors import GeometryError
+from unembedding.records.files import read_table, write_table
 
 SCRIPTS = Path(__file__).parents[2] / "src"
 

@@ -58,7 +58,7 @@ def test_every_bfloat16_is_copied_bit_for_bit(tmp_path, file):
     assert set(found) == {"unembedding"}
     assert (found["unembedding"].dtype, found["unembedding"].shape) == (gamma.dtype, gamma.shape)
     assert bits(found["unembedding"]) == bits(gamma)
-    assert (facts["dtype"], facts["shape"]) == ("BF16", [2048, 32])
+    assert (facts.dtype, facts.shape) == ("BF16", [2048, 32])
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
@@ -80,7 +80,7 @@ def test_the_file_says_where_its_matrix_came_from_and_what_its_bytes_hash_to(tmp
     metadata = metadata_of(target)
     assert len(metadata.pop("checksum")) == 64
     assert metadata == {**origin, "tied": "false", "sha256": digest}
-    assert facts == {
+    assert vars(facts) == {
         **origin,
         "tied": False,
         "dtype": "F32",
@@ -117,13 +117,13 @@ def test_the_tokens_that_config_json_counts_are_recorded_beside_the_rows(
     tmp_path, config, vocabulary
 ):
     _, facts = extract(tmp_path, {HEAD: torch.ones(8, 4)}, config)
-    assert (facts["vocabulary"], facts["shape"]) == (vocabulary, [8, 4])
+    assert (facts.vocabulary, facts.shape) == (vocabulary, [8, 4])
 
 
 def test_a_tied_embedding_without_a_head_is_the_unembedding(tmp_path):
     gamma = torch.arange(24.0).reshape(6, 4)
     target, facts = extract(tmp_path, {EMBEDDING: gamma}, TIED)
-    assert (facts["tensor"], facts["tied"], facts["warnings"]) == (EMBEDDING, True, [])
+    assert (facts.tensor, facts.tied, facts.warnings) == (EMBEDDING, True, [])
     assert metadata_of(target)["tied"] == "true"
     assert bits(load_file(target)["unembedding"]) == bits(gamma)
 
@@ -132,7 +132,7 @@ def test_a_tied_embedding_without_a_head_is_the_unembedding(tmp_path):
 def test_two_equal_matrices_are_tied(tmp_path, file):
     gamma = every_bfloat16().reshape(2048, 32)  # with NaN, which equals nothing as a number
     _, facts = extract(tmp_path, {HEAD: gamma, EMBEDDING: gamma.clone()}, TIED, file)
-    assert (facts["tensor"], facts["tied"], facts["warnings"]) == (HEAD, True, [])
+    assert (facts.tensor, facts.tied, facts.warnings) == (HEAD, True, [])
 
 
 def test_one_storage_under_two_names_is_tied_and_read_once(tmp_path):
@@ -150,7 +150,7 @@ def test_one_storage_under_two_names_is_tied_and_read_once(tmp_path):
 
     source.stream = counting
     facts = extract_unembedding(source, tmp_path / "target", PROVENANCE)
-    assert facts["tied"] is True
+    assert facts.tied is True
     assert reads.count(gamma.nbytes) == 1
 
 
@@ -165,8 +165,8 @@ def test_of_two_matrices_that_should_be_tied_and_differ_the_head_is_taken_with_a
     gamma = torch.ones(6, 4)
     target, facts = extract(tmp_path, {EMBEDDING: other, HEAD: gamma}, TIED)
     assert bits(load_file(target)["unembedding"]) == bits(gamma)
-    assert (facts["tied"], metadata_of(target)["tied"]) == (False, "false")
-    (warning,) = facts["warnings"]
+    assert (facts.tied, metadata_of(target)["tied"]) == (False, "false")
+    (warning,) = facts.warnings
     assert warning.startswith("config.json ties the embeddings, yet 'lm_head.weight' and")
 
 
@@ -174,13 +174,13 @@ def test_a_tensor_named_by_the_user_is_taken_from_a_layout_nobody_knows(tmp_path
     gamma = torch.arange(24.0).reshape(6, 4)
     names = {"decoder.table": gamma, "other": torch.zeros(9, 4)}
     target, facts = extract(tmp_path, names, exact="decoder.table")
-    assert facts["tensor"] == "decoder.table"
+    assert facts.tensor == "decoder.table"
     assert bits(load_file(target)["unembedding"]) == bits(gamma)
 
 
 def test_warnings_of_the_source_are_among_the_facts(tmp_path):
     _, facts = extract(tmp_path, {"wte.weight": torch.ones(6, 4)})
-    (warning,) = facts["warnings"]
+    (warning,) = facts.warnings
     assert "config.json does not say whether the embeddings are tied" in warning
 
 

@@ -30,6 +30,7 @@ from unembedding.hub import requests as client
 from unembedding.hub.repository import HubRepository, commit_exists, list_refs
 
 REPO, FILE = "allenai/tiny", "model.safetensors"
+ORIGIN = {"repo": REPO, "revision": "main", "commit": "c" * 40}
 BODY = bytes(range(251)) * 8000  # 2 MB, in which no two places look alike to a wrong offset
 FILES = {"config.json": b"{}", FILE: BODY, "runs/log.txt": b"loss 1.0"}
 TOKEN = "hf_secretsecretsecret"
@@ -124,10 +125,10 @@ def test_one_tensor_of_a_large_file_costs_its_bytes_and_one_megabyte_at_most(
     commit = hub.add(REPO, "main", {file: big, "config.json": b'{"model_type": "olmo"}'})
     source = HubRepository(REPO, "main", commit)
     target = tmp_path / "unembedding.safetensors"
-    facts = extract_unembedding(source, target, {})
+    facts = extract_unembedding(source, target, ORIGIN)
     assert target.read_bytes().endswith(gamma.tobytes())
     assert gamma.nbytes <= hub.bytes_sent(file) <= gamma.nbytes + 1_000_000
-    assert facts["bytes_fetched"] == hub.bytes_sent(file) + hub.bytes_sent("config.json")
+    assert facts.bytes_fetched == hub.bytes_sent(file) + hub.bytes_sent("config.json")
 
 
 def write_sparse_safetensors(path, gamma):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from unembedding.results import RevisionResults
 from unembedding.workflow.sizing import DEFAULT_WIDTH, matrix_width, memory_mb, runtime_minutes
 
 
@@ -17,18 +18,18 @@ def write(path, **tensors):
 def test_the_width_stands_in_the_header_of_gamma(tmp_path):
     write(tmp_path / "step1/unembedding.safetensors", unembedding=np.zeros((5, 3)))
     write(tmp_path / "step0/decomposition.safetensors", eigenvalues=np.zeros(4))
-    assert matrix_width(tmp_path / "step1") == 3
+    assert matrix_width(RevisionResults(tmp_path / "step1")) == 3
 
 
 def test_another_revision_of_the_model_tells_the_width_before_gamma_is_there(tmp_path):
     write(tmp_path / "step0/decomposition.safetensors", eigenvalues=np.zeros(4))
-    assert matrix_width(tmp_path / "step1") == 4
+    assert matrix_width(RevisionResults(tmp_path / "step1")) == 4
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "d_model", "n_embd"])
 def test_the_configuration_of_a_local_checkpoint_tells_the_width(tmp_path, key):
     (tmp_path / "config.json").write_text(json.dumps({key: 64}))
-    assert matrix_width(tmp_path / "results/step1", tmp_path) == 64
+    assert matrix_width(RevisionResults(tmp_path / "results/step1"), tmp_path) == 64
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"hidden_size": "64"}'])
@@ -37,7 +38,7 @@ def test_what_cannot_be_read_leaves_the_default(tmp_path, content):
     step.mkdir(parents=True)
     (step / "config.json").write_text(content)
     (step / "unembedding.safetensors").write_text(content)
-    assert matrix_width(step, step) == DEFAULT_WIDTH
+    assert matrix_width(RevisionResults(step), step) == DEFAULT_WIDTH
 
 
 def test_what_is_asked_for_grows_with_the_width():

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from unembedding.errors import UserError
-from unembedding.files import read_facts, replacing, write_facts, write_json, write_text
+from unembedding.files import replacing, write_json, write_text
 from unembedding.tensors.files import TensorFile, TensorWriter
 
 
@@ -151,40 +151,6 @@ def test_temporary_files_of_other_names_stay(tmp_path):
         (tmp_path / name).write_text("")
     write_text(tmp_path / "f", "whole")
     assert {p.name for p in tmp_path.iterdir()} == {"f", *names}
-
-
-FACTS = {"rank": 3, "residual": 1.5e-7, "γ": [None, True, {"seconds": 0.1}]}
-
-
-def test_facts_are_read_as_they_were_written(tmp_path):
-    write_facts(tmp_path / "f.json", FACTS)
-    assert read_facts(tmp_path / "f.json") == FACTS
-
-
-def test_every_flipped_byte_of_facts_is_noticed_or_changes_nothing(tmp_path):
-    path = tmp_path / "f.json"
-    write_facts(path, FACTS)
-    sound = path.read_bytes()
-    for position in range(len(sound)):
-        path.write_bytes(sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :])
-        try:
-            assert read_facts(path) == FACTS  # white space, or one name of a character for another
-        except UserError as error:
-            assert str(path) in str(error)
-
-
-def test_facts_without_a_checksum_are_refused(tmp_path):
-    write_json(tmp_path / "f.json", FACTS)
-    with pytest.raises(UserError, match=r"f\.json is damaged"):
-        read_facts(tmp_path / "f.json")
-
-
-@pytest.mark.parametrize("content", ["[" * 100_000, "", "\0"])
-def test_a_file_of_facts_that_is_no_json_is_named(tmp_path, content):
-    path = tmp_path / "facts.json"
-    path.write_text(content)
-    with pytest.raises(UserError, match=f"{path} cannot be read .* Delete it and run again"):
-        read_facts(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 10])

@@ -11,7 +11,8 @@ from matrices import load_file, straightforward, with_spectrum, write_gamma
 from unembedding.backends.numpy_backend import NumpyBackend
 from unembedding.covariance import decompose
 from unembedding.errors import GeometryError
-from unembedding.transform import spectrum_facts, transform
+from unembedding.spectrum import spectrum
+from unembedding.transform import transform
 
 
 @pytest.fixture
@@ -50,8 +51,8 @@ def test_g_is_white_at_condition_number_a_million(transformed):
     result, facts = transformed(gamma)
     g = result["g"].astype(np.float64)
     assert np.abs(g.T @ g / len(g) - np.eye(256)).max() <= 1e-5
-    assert facts["whitening_residual"] <= 1e-5
-    assert facts["condition_number"] == pytest.approx(1e6, rel=0.05)
+    assert facts.whitening_residual <= 1e-5
+    assert facts.spectrum.condition_number == pytest.approx(1e6, rel=0.05)
 
 
 def test_the_residual_is_that_of_the_g_written(transformed):
@@ -59,7 +60,7 @@ def test_the_residual_is_that_of_the_g_written(transformed):
     result, facts = transformed(gamma, precision="float32")
     g = result["g"].astype(np.float64)
     measured = np.abs(g.T @ g / len(g) - np.eye(32)).max()
-    assert facts["whitening_residual"] == pytest.approx(measured, abs=1e-6)
+    assert facts.whitening_residual == pytest.approx(measured, abs=1e-6)
     assert measured > 1e-6  # float32 does not whiten perfectly, and the figure has to show it
 
 
@@ -106,8 +107,8 @@ def test_the_pseudo_inverse_gives_the_projector_of_that_rank(transformed, kind):
     g = result["g"].astype(np.float64)
     projector = covariance @ np.linalg.pinv(covariance, rcond=1e-12, hermitian=True)
     np.testing.assert_allclose(g.T @ g / len(g), projector, atol=1e-5)
-    assert facts["rank"] == rank
-    assert facts["whitening_residual"] <= 1e-5
+    assert facts.spectrum.rank == rank
+    assert facts.whitening_residual <= 1e-5
 
 
 @pytest.mark.parametrize("on_rank_deficient", ["error", "pseudo_inverse"])
@@ -131,19 +132,19 @@ def test_rows_cut_g_and_not_the_matrix(transformed):
 
 
 def test_effective_rank_of_equal_eigenvalues_is_their_number():
-    assert spectrum_facts(np.full(7, 0.3))["effective_rank"] == pytest.approx(7)
+    assert spectrum(np.full(7, 0.3)).effective_rank == pytest.approx(7)
 
 
 def test_effective_rank_is_the_exponential_of_the_entropy():
     # Shares 1/2, 1/4, 1/4: entropy 1.5 ln 2.
-    facts = spectrum_facts(np.array([1.0, 1.0, 2.0]))
-    assert facts["effective_rank"] == pytest.approx(math.exp(1.5 * math.log(2)))
+    found = spectrum(np.array([1.0, 1.0, 2.0]))
+    assert found.effective_rank == pytest.approx(math.exp(1.5 * math.log(2)))
 
 
 @pytest.mark.parametrize("zero", [0.0, -1e-16, 1e-16])
 def test_an_eigenvalue_at_rounding_level_does_not_count(zero):
-    facts = spectrum_facts(np.array([zero, 0.5, 2.0]))
-    assert (facts["rank"], facts["condition_number"]) == (2, 4.0)
+    found = spectrum(np.array([zero, 0.5, 2.0]))
+    assert (found.rank, found.condition_number) == (2, 4.0)
 
 
 def test_a_decomposition_of_another_width_is_refused_by_name(tmp_path):

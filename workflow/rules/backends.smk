@@ -6,21 +6,6 @@ Out: results/backends/ with eigh.csv (every measurement), stages.csv (whole jobs
 """
 
 
-def backends_result(file, caption):
-    """Return a file of the comparison for the report."""
-    return in_report(BACKENDS / file, "Backends", f"backends_{caption}", result=file)
-
-
-def compared_unembedding(wildcards):
-    """Return γ of the checkpoint whose covariance the backends decompose, where one is named."""
-    if COMPARISON.checkpoint is None:
-        return []
-    model, _, revision = COMPARISON.checkpoint.partition("/")
-    pinned = read_pins(Path(checkpoints.resolve_revisions.get(model=model).output.pinned))
-    inputs.require_revision(revision, pinned, model)
-    return str(REVISION.unembedding).format(model=model, revision=folder_name(revision))
-
-
 rule backends:
     """Which backend is fastest here, by how much, and what of a job it decides."""
     input:

@@ -116,6 +116,21 @@ def in_report(path, category, caption, **labels):
     return report(path, caption=caption, category=category, subcategory=subcategory, labels=labels)
 
 
+def backends_result(file, caption):
+    """Return a file of the comparison for the report."""
+    return in_report(BACKENDS / file, "Backends", f"backends_{caption}", result=file)
+
+
+def compared_unembedding(wildcards):
+    """Return γ of the checkpoint whose covariance the backends decompose, where one is named."""
+    if COMPARISON.checkpoint is None:
+        return []
+    model, _, revision = COMPARISON.checkpoint.partition("/")
+    pinned = read_pins(Path(checkpoints.resolve_revisions.get(model=model).output.pinned))
+    inputs.require_revision(revision, pinned, model)
+    return str(REVISION.unembedding).format(model=model, revision=folder_name(revision))
+
+
 def mamba_result(file, caption):
     """Return a file of the mamba branch for the report."""
     return in_report(file, "Mamba", caption, result=Path(file).name)

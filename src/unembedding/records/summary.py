@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from unembedding.errors import UserError
-from unembedding.records.files import write_table
+from unembedding.records.files import table, write_table
 from unembedding.records.geometry import Geometry, read_geometry
 from unembedding.records.pins import read_pins
 from unembedding.records.stages import Asked
@@ -143,3 +144,8 @@ def _row(geometry: Geometry, asked: bool, duplicate_of: str | None) -> Row:
         duplicate_of=duplicate_of,
         warnings=geometry.warnings,
     )
+
+
+if __name__ == "__main__":  # python -m unembedding.records.summary results/geometry > summary.csv
+    geometries, _ = of_other_models(GeometryResults(Path(sys.argv[1])), ())
+    print(table(Row, summarize(geometries, ())), end="")

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from unembedding.workflow.preflight import ExecutionError, notices, require_slurm
+from unembedding.errors import UserError
+from unembedding.workflow.preflight import notices, require_slurm
 
 FILLED_IN = {"slurm_account": "lab", "slurm_partition": "long"}
 
@@ -48,17 +49,17 @@ def test_a_slurm_that_answers_is_let_work(slurm):
 
 def test_accounting_that_answers_with_an_error_is_told_before_a_run_waits_for_it(slurm):
     slurm("sacct", "echo storage is disabled >&2\nexit 1")
-    with pytest.raises(ExecutionError, match=r"storage is disabled.*slurm-status-command: squeue"):
+    with pytest.raises(UserError, match=r"storage is disabled.*slurm-status-command: squeue"):
         require_slurm("cpu", asks_sacct=True)
     require_slurm("cpu", asks_sacct=False)
 
 
 def test_a_partition_that_does_not_exist_is_told_with_those_that_do(slurm):
-    with pytest.raises(ExecutionError, match=r"no partition 'nosuch', only cpu"):
+    with pytest.raises(UserError, match=r"no partition 'nosuch', only cpu"):
         require_slurm("nosuch", asks_sacct=False)
 
 
 def test_a_machine_without_slurm_is_told_so(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ExecutionError, match="There is no `sbatch` here"):
+    with pytest.raises(UserError, match="There is no `sbatch` here"):
         require_slurm("cpu", asks_sacct=True)
