@@ -204,7 +204,7 @@ def test_a_bug_leaves_its_traceback_in_the_log_and_says_where(workspace, config,
     assert "ZeroDivisionError: division by zero" in run.output
     assert log in run.output
     traceback = (workspace / log).read_text()
-    assert "Traceback" in traceback and "decomposition.py" in traceback
+    assert "Traceback" in traceback and "covariance.py" in traceback
 
 
 def test_a_failed_import_is_in_the_log_too(workspace, config, home):

@@ -2,18 +2,20 @@
 
 import sys
 import time
+from functools import wraps
 from pathlib import Path
 from urllib.parse import unquote
 
 sys.path.insert(0, str(Path(workflow.current_basedir).parents[1] / "src"))
 
-from snakemake.exceptions import IncompleteCheckpointException, WorkflowError
+from snakemake.exceptions import WorkflowError
+from snakemake.io import IOFile
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod
 from unembedding.checkpoints.revisions import folder_name
 from unembedding.errors import UserError
 from unembedding.records.manifest import write_manifest
-from unembedding.records.pins import read_pins
+from unembedding.records.pins import read_pins, read_resolution
 from unembedding.results import BACKENDS, CHOICE, GEOMETRY, MODEL, PLOTS, REVISION, STAGES
 from unembedding.workflow import configuration, inputs, preflight, sizing
 from unembedding.workflow.provenance import code_digest, share_with_jobs
@@ -39,6 +41,20 @@ wildcard_constraints:
     revision="[^/]+",
 
 
+def plainly(function):
+    """Have a mistake that a function of the rules finds told without a traceback."""
+
+    @wraps(function)
+    def told(*arguments, **keywords):
+        try:
+            return function(*arguments, **keywords)
+        except UserError as error:
+            sys.exit(str(error))  # Snakemake adds a traceback to any exception
+
+    return told
+
+
+@plainly
 def model_of(wildcards):
     """Return what the configuration says of a model."""
     return inputs.model_of(CONFIG, wildcards.model)
@@ -49,14 +65,25 @@ def pinned_revisions(wildcards):
     return checkpoints.resolve_revisions.get(model=wildcards.model).output.pinned
 
 
-def pins(model):
-    """Return {revision: commit} of a model; empty until they are resolved."""
-    try:
-        return read_pins(Path(checkpoints.resolve_revisions.get(model=model).output.pinned))
-    except IncompleteCheckpointException:
-        return {}
+def pins(model, resolved=False):
+    """Return {revision: commit} of a model, be it for an earlier request unless ``resolved``.
+
+    Parameters take the latter: Snakemake cannot tell what they were from ``checkpoints`` or
+    ``input``.
+    """
+    path = Path(str(rules.resolve_revisions.output.pinned).format(model=model))
+    inputs.require_resolved(path, inputs.request_of(CONFIG.models[model]), recorded)
+    if resolved:
+        path = Path(checkpoints.resolve_revisions.get(model=model).output.pinned)
+    return read_pins(path)
 
 
+def failures(model):
+    """Return how many attempts to resolve a model failed, so that another one is made."""
+    return read_resolution(GEOMETRY.model(model).pinned).failures
+
+
+@plainly
 def asked(model, revision):
     """Return what the configuration asks of a checkpoint, by the name of its folder."""
     name = unquote(revision)
@@ -76,15 +103,14 @@ def of_every_revision(pattern):
     ]
 
 
+@plainly
 def every_revision(wildcards):
     """Return (model, folder of the revision) of what is asked for, once it is resolved."""
     models = [wildcards.model] if hasattr(wildcards, "model") else sorted(CONFIG.models)
     return [
         (model, folder_name(revision))
         for model in models
-        for revision in read_pins(
-            Path(checkpoints.resolve_revisions.get(model=model).output.pinned)
-        )
+        for revision in pins(model, resolved=True)
     ]
 
 
@@ -93,6 +119,21 @@ def every_asked(wildcards):
     return [vars(asked(model, revision)) for model, revision in every_revision(wildcards)]
 
 
+@plainly
+def described(wildcards):
+    """Return the geometry.json of every revision; refuse those that nobody would make again."""
+    paths = of_every_revision(REVISION.geometry)(wildcards)
+    checkpoints = zip(map(Path, paths), every_asked(wildcards), strict=True)
+    inputs.require_made_as_asked(checkpoints, recorded)
+    return paths
+
+
+def recorded(path):
+    """Return the parameters with which Snakemake has recorded a file, as texts."""
+    return workflow.persistence.params(IOFile(str(path)))
+
+
+@plainly
 def width(wildcards):
     """Return the width of a revision's matrix, as far as it is known."""
     folder = str(REVISION.folder).format(**wildcards)
@@ -121,13 +162,13 @@ def backends_result(file, caption):
     return in_report(BACKENDS / file, "Backends", f"backends_{caption}", result=file)
 
 
+@plainly
 def compared_unembedding(wildcards):
     """Return γ of the checkpoint whose covariance the backends decompose, where one is named."""
     if COMPARISON.checkpoint is None:
         return []
     model, _, revision = COMPARISON.checkpoint.partition("/")
-    pinned = read_pins(Path(checkpoints.resolve_revisions.get(model=model).output.pinned))
-    inputs.require_revision(revision, pinned, model)
+    inputs.require_revision(revision, pins(model, resolved=True), model)
     return str(REVISION.unembedding).format(model=model, revision=folder_name(revision))
 
 

@@ -45,11 +45,8 @@ checkpoint resolve_revisions:
     resources:
         downloads=1,
     params:
-        path=lambda wildcards: model_of(wildcards).path,
-        repo=lambda wildcards: model_of(wildcards).repo,
-        revisions=lambda wildcards: model_of(wildcards).revisions,
-        every=lambda wildcards: model_of(wildcards).every,
-        present=lambda wildcards: inputs.revisions_present(model_of(wildcards)),
+        request=lambda wildcards: inputs.request_of(model_of(wildcards)),
+        failures=lambda wildcards: failures(wildcards.model),
     script:
         "../scripts/resolve_revisions.py"
 
@@ -77,7 +74,7 @@ rule extract_unembedding:
         mem_mb=lambda wildcards, attempt: sizing.FETCH_MB * attempt,
         runtime=lambda wildcards, attempt: sizing.FETCH_MINUTES * attempt,
     params:
-        path=lambda wildcards: model_of(wildcards).path,
+        path=lambda wildcards: inputs.folder_of(model_of(wildcards)),
         asked=asked_of("extract"),
         download=CONFIG.download,
         code=code_digest("extract_unembedding.py"),
@@ -148,7 +145,7 @@ rule transform_unembedding:
 rule summarize_geometry:
     """Gather one row per model and revision."""
     input:
-        geometry=of_every_revision(REVISION.geometry),
+        geometry=described,
         # Compared with what is described, and not read.
         causal=of_every_revision(REVISION.causal),
     output:
@@ -168,7 +165,7 @@ rule summarize_geometry:
 rule plot_geometry:
     """Plot one model's geometry over its training."""
     input:
-        geometry=of_every_revision(REVISION.geometry),
+        geometry=described,
         decomposition=of_every_revision(REVISION.decomposition),
     output:
         **{p: in_report(MODEL.plot(p), "Geometry", p, plot=p.replace("_", " ")) for p in PLOTS},

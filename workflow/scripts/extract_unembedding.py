@@ -15,9 +15,9 @@ with begun("extract", snakemake) as stage:
 
     params, asked = snakemake.params, snakemake.params.asked
     with stage.clock("open"):
-        source = open_source(
-            params.path, asked["repo"], asked["revision"], asked["commit"], params.download
-        )
+        path = params.path and Path(params.path)
+        commit, download = asked["commit"], params.download
+        source = open_source(path, asked["repo"], asked["revision"], commit, download)
     with stage.clock("read and write"):
         facts = extract_unembedding(
             source,

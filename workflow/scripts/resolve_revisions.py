@@ -12,13 +12,14 @@ with logged_to(snakemake.log[0]):
     from unembedding.checkpoints.revisions import resolve_revisions
     from unembedding.records.pins import renewing
 
-    with renewing(Path(snakemake.output.pinned)) as (pinned, pin):
+    request = snakemake.params.request
+    with renewing(Path(snakemake.output.pinned), request) as (pinned, pin):
         pin(
             resolve_revisions(
-                asked=snakemake.params.revisions,
-                every=snakemake.params.every,
-                repo=snakemake.params.repo,
-                folder=snakemake.params.path,
+                asked=request["revisions"],
+                every=request["every"],
+                repo=request["repo"],
+                folder=request["path"] and Path(request["path"]),
                 pinned=pinned,
             )
         )

@@ -41,10 +41,10 @@ def differences(results: GeometryResults) -> Iterator[str]:
             f"There is no {results.manifest}, which a run writes when it ends. Give the folder of "
             "the models, or run the workflow to its end."
         )
-    header, *lines = results.manifest.read_text(encoding="utf-8").splitlines()
-    if header != HEADER or not all(line.count("\t") == 1 for line in lines):
+    lines = results.manifest.read_text(encoding="utf-8").splitlines()
+    if lines[:1] != [HEADER] or not all(line.count("\t") == 1 for line in lines):
         raise UserError(f"{results.manifest} is damaged. Run the workflow again.")
-    for line in tqdm(lines, unit=" files", disable=None):
+    for line in tqdm(lines[1:], unit=" files", disable=None):
         name, _, digest = line.partition("\t")
         path = results.folder / name
         if not path.is_file():

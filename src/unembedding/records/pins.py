@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from unembedding.checkpoints.revisions import format_revisions, read_revisions
+from unembedding.errors import UserError
 from unembedding.files import write_text
+from unembedding.records.files import read_record, write_record
 
-BEFORE = ".revisions.before.tsv"
-"""Beside revisions.tsv while that is being made, and after that has failed."""
+
+@dataclass(frozen=True)
+class Resolution:
+    """What is known of the last attempt to resolve a model's revisions, beside revisions.tsv."""
+
+    request: dict[str, Any] | None
+    """What revisions.tsv answers."""
+    failures: int
+    """Attempts that failed or were killed: Snakemake takes them for done, unless this changes."""
+    done: bool
 
 
 def read_pins(path: Path) -> Mapping[str, str]:
-    """Return {revision: commit} of a revisions.tsv, or of the one that could not be renewed.
+    """Return {revision: commit} of a revisions.tsv, empty where there is none.
 
-    Empty where there is neither. Read once for its thousands of jobs; raises GeometryError for a
-    file that is damaged.
+    Read once for its thousands of jobs. Raises GeometryError for a file that is damaged.
     """
-    file = path if path.exists() else path.with_name(BEFORE)
-    return _read(file, file.stat().st_mtime_ns) if file.exists() else {}
+    return _read(path, path.stat().st_mtime_ns) if path.exists() else {}
 
 
 @cache
@@ -29,17 +39,24 @@ def _read(file: Path, _changed: int) -> Mapping[str, str]:
     return read_revisions(file)
 
 
+def read_resolution(pinned: Path) -> Resolution:
+    """Return how a revisions.tsv came to be, as far as it is known."""
+    try:
+        return read_record(_beside(pinned), Resolution)
+    except UserError:
+        return Resolution(None, 0, True)
+
+
 @contextmanager
 def renewing(
-    path: Path,
+    path: Path, request: dict[str, Any]
 ) -> Iterator[tuple[Mapping[str, str], Callable[[Mapping[str, str]], None]]]:
-    """Yield the pins so far, and the function that writes the new ones.
+    """Yield the pins so far, and the function that writes those that answer ``request``."""
+    before = read_resolution(path)
+    write_record(_beside(path), replace(before, failures=before.failures + 1, done=False))
+    yield read_pins(path), lambda commits: write_text(path, format_revisions(commits))
+    write_record(_beside(path), Resolution(request, before.failures, True))
 
-    Until it has been called there is no revisions.tsv: after a failure a run has to resolve again,
-    whatever Snakemake noted of it.
-    """
-    pinned, before = read_pins(path), path.with_name(BEFORE)
-    if path.exists():
-        path.replace(before)
-    yield pinned, lambda commits: write_text(path, format_revisions(commits))
-    before.unlink(missing_ok=True)
+
+def _beside(pinned: Path) -> Path:
+    return pinned.with_name(".resolution.json")

@@ -6,14 +6,18 @@ nothing here touches the network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from unembedding.checkpoints.revisions import LOCAL, local_revisions
 from unembedding.checkpoints.sources import state_of
 from unembedding.errors import GeometryError, UserError
-from unembedding.files import read_json_file
+from unembedding.records.files import read_record
+from unembedding.records.geometry import Geometry
+from unembedding.records.pins import read_resolution
 from unembedding.records.stages import Asked
 from unembedding.results import RevisionResults
 from unembedding.workflow.configuration import Config, Model
@@ -28,6 +32,22 @@ def model_of(config: Config, name: str) -> Model:
         known = ", ".join(config.models)
         raise UserError(f"There is no model {name!r} in the configuration, only {known}.")
     return config.models[name]
+
+
+def folder_of(model: Model) -> str | None:
+    """Return a local model's folder as text: Snakemake sees no change in other parameters."""
+    return str(model.path) if model.path else None
+
+
+def request_of(model: Model) -> dict[str, Any]:
+    """Return what is asked of a model's revisions; of a local one also which there are."""
+    return {
+        "path": folder_of(model),
+        "repo": model.repo,
+        "revisions": model.revisions,
+        "every": model.every,
+        "present": revisions_present(model),
+    }
 
 
 def revisions_present(model: Model) -> list[str]:
@@ -68,6 +88,66 @@ def asked(config: Config, model: str, revision: str, commit: str | None) -> Aske
     )
 
 
+Recorded = Callable[[Path], Sequence[str] | None]
+"""Returns the parameters, as texts, with which Snakemake has recorded a file as made."""
+
+
+def require_resolved(pinned: Path, request: Mapping[str, Any], recorded: Recorded) -> None:
+    """Raise UserError where Snakemake would keep a revisions.tsv that answers another request."""
+    resolution, made_with = read_resolution(pinned), recorded(pinned)
+    answered = resolution.request
+    if made_with and not resolution.done:
+        return  # the failure is another parameter, so it is made again
+    if pinned.exists() and answered is not None and _is_kept(answered, request, made_with):
+        raise UserError(
+            f"{pinned} was made for {_difference(answered, request)}, and .snakemake/ has no "
+            "record of it, as if that folder had been deleted or the results copied. Delete the "
+            "file, and run again; its revisions are pinned anew."
+        )
+
+
+def require_made_as_asked(
+    checkpoints: Iterable[tuple[Path, Mapping[str, Any]]], recorded: Recorded
+) -> None:
+    """Raise UserError where Snakemake would keep a geometry.json that is not what is asked for."""
+    kept = [
+        f"{path.parent.parent.name}/{path.parent.name} was made with {_difference(made, asked)}"
+        for path, asked in checkpoints
+        if (made := _made_with(path)) is not None and _is_kept(made, asked, recorded(path))
+    ]
+    if kept:
+        raise UserError(
+            f"{kept[0]}, and .snakemake/ has no record of it, as if that folder had been deleted "
+            f"or the results copied. So it is with {len(kept)} checkpoints. Delete their folders "
+            "of results/geometry/, or put back what was configured, and run again."
+        )
+
+
+def _is_kept(
+    made: Mapping[str, Any], asked: Mapping[str, Any], recorded: Sequence[str] | None
+) -> bool:
+    """Return whether Snakemake would keep what was ``made`` with other parameters than ``asked``.
+
+    It makes a result again once these differ from those it has recorded. It keeps what it finds
+    where it has no record, or one of another file than the one that lies there: a backup that was
+    put back, results that were copied.
+    """
+    return made != asked and repr(made) not in (recorded or ())
+
+
+def _difference(made: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    key = next(key for key in asked if made.get(key) != asked[key])
+    return f"{key} {made.get(key)!r}, and {asked[key]!r} is asked for"
+
+
+def _made_with(path: Path) -> dict[str, Any] | None:
+    """Return what a geometry.json was made with, None where there is none that can be read."""
+    try:
+        return vars(read_record(path, Geometry).asked) if path.is_file() else None
+    except UserError:
+        return None  # the job that gathers it says what is wrong
+
+
 def width(model: Model, revision: str, results: Path) -> int:
     """Return the width of a revision's matrix; ``results`` is the folder of its results."""
     folder = model.path
@@ -93,5 +173,8 @@ def compared_rows(config: Config) -> int | None:
 
 
 def conclusions(choice: Path) -> dict[str, str]:
-    """Return what the comparison says of this machine, for the captions."""
-    return read_json_file(choice)["conclusions"]
+    """Return what the comparison says of this machine, for the captions.
+
+    Raises FileNotFoundError until there is one, which tells Snakemake to ask again later.
+    """
+    return json.loads(choice.read_text(encoding="utf-8"))["conclusions"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unembedding.errors import UserError
 from unembedding.records.geometry import Geometry
-from unembedding.records.pins import read_pins
+from unembedding.records.pins import read_pins, read_resolution
 from unembedding.records.stages import Asked
 from unembedding.records.summary import read_all, write_summary
 from unembedding.results import PLOTS, GeometryResults
@@ -38,7 +38,8 @@ def salvage(config: Config, results: GeometryResults, logs: Path, since: float) 
     absent = [f"{a.model}/{a.revision}" for _, a in checkpoints]
     reasons = {name: _reason(logs / name, since) for name in absent if name not in names}
     for model in config.models:
-        if not results.model(model).pinned.exists():
+        pinned = results.model(model).pinned
+        if not (pinned.exists() and read_resolution(pinned).done):
             reasons[model] = _reason(logs / model, since)
     return _lines(made, len(geometries), reasons, mistakes + unusable)
 
