@@ -16,12 +16,13 @@ from unembedding.checkpoints.revisions import folder_name
 from unembedding.errors import UserError
 from unembedding.records.manifest import write_manifest
 from unembedding.records.pins import read_pins, read_resolution
-from unembedding.results import BACKENDS, CHOICE, GEOMETRY, MODEL, PLOTS, REVISION, STAGES
+from unembedding.results import BACKENDS, CHOICE, GEOMETRY, MODEL, PLOTS, REVISION, ModelResults
 from unembedding.workflow import configuration, inputs, preflight, sizing
 from unembedding.workflow.provenance import code_digest, share_with_jobs
 from unembedding.workflow.salvage import salvage
 
 STARTED = time.time()
+PINS = {}  # of each model, as they were read last
 share_with_jobs()
 try:
     CONFIG = configuration.load(config, workflow.configfiles)
@@ -65,22 +66,33 @@ def pinned_revisions(wildcards):
     return checkpoints.resolve_revisions.get(model=wildcards.model).output.pinned
 
 
+def results_of(model):
+    """Return where a model's results are: another workflow may have prefixed the rules' paths."""
+    pinned = str(rules.resolve_revisions.output.pinned).format(model=model)
+    return ModelResults(Path(pinned).parent)
+
+
+@plainly
 def pins(model, resolved=False):
     """Return {revision: commit} of a model, be it for an earlier request unless ``resolved``.
 
     Parameters take the latter: Snakemake cannot tell what they were from ``checkpoints`` or
-    ``input``.
+    ``input``. From a storage the file is here for a while only, so it is remembered.
     """
-    path = Path(str(rules.resolve_revisions.output.pinned).format(model=model))
-    inputs.require_resolved(path, inputs.request_of(CONFIG.models[model]), recorded)
+    path = results_of(model).pinned
+    inputs.require_resolved(path, inputs.request_of(inputs.model_of(CONFIG, model)), recorded)
     if resolved:
-        path = Path(checkpoints.resolve_revisions.get(model=model).output.pinned)
-    return read_pins(path)
+        pinned = checkpoints.resolve_revisions.get(model=model).output.pinned
+        with pinned.open():  # or Snakemake fetches it from the storage, and asks again
+            path = Path(pinned)
+    if path.exists():
+        PINS[model] = read_pins(path)
+    return PINS.get(model, {})
 
 
 def failures(model):
     """Return how many attempts to resolve a model failed, so that another one is made."""
-    return read_resolution(GEOMETRY.model(model).pinned).failures
+    return read_resolution(results_of(model).pinned).failures
 
 
 @plainly
@@ -104,19 +116,27 @@ def of_every_revision(pattern):
 
 
 @plainly
-def every_revision(wildcards):
+def checkpoint_files(wildcards):
+    """Return the files of a local checkpoint, which are no results: no storage or prefix has them."""
+    files = inputs.checkpoint_files(model_of(wildcards), unquote(wildcards.revision))
+    return [local(str(file)) for file in files]
+
+
+@plainly
+def every_revision(wildcards, resolved=True):
     """Return (model, folder of the revision) of what is asked for, once it is resolved."""
     models = [wildcards.model] if hasattr(wildcards, "model") else sorted(CONFIG.models)
     return [
         (model, folder_name(revision))
         for model in models
-        for revision in pins(model, resolved=True)
+        for revision in pins(model, resolved)
     ]
 
 
 def every_asked(wildcards):
     """Return what is asked of each checkpoint that is gathered."""
-    return [vars(asked(model, revision)) for model, revision in every_revision(wildcards)]
+    revisions = every_revision(wildcards, resolved=False)
+    return [vars(asked(model, revision)) for model, revision in revisions]
 
 
 @plainly
@@ -136,8 +156,8 @@ def recorded(path):
 @plainly
 def width(wildcards):
     """Return the width of a revision's matrix, as far as it is known."""
-    folder = str(REVISION.folder).format(**wildcards)
-    return inputs.width(model_of(wildcards), unquote(wildcards.revision), Path(folder))
+    folder = results_of(wildcards.model).folder / wildcards.revision
+    return inputs.width(model_of(wildcards), unquote(wildcards.revision), folder)
 
 
 def memory(wildcards, attempt):
@@ -162,13 +182,15 @@ def backends_result(file, caption):
     return in_report(BACKENDS / file, "Backends", f"backends_{caption}", result=file)
 
 
-@plainly
 def compared_unembedding(wildcards):
     """Return γ of the checkpoint whose covariance the backends decompose, where one is named."""
     if COMPARISON.checkpoint is None:
         return []
     model, _, revision = COMPARISON.checkpoint.partition("/")
-    inputs.require_revision(revision, pins(model, resolved=True), model)
+    try:
+        inputs.require_revision(revision, pins(model, resolved=True), model)
+    except UserError as error:
+        raise WorkflowError(str(error)) from None  # while the run is on, no exit is heard
     return str(REVISION.unembedding).format(model=model, revision=folder_name(revision))
 
 

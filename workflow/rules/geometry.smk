@@ -55,9 +55,7 @@ rule extract_unembedding:
     """Fetch the bytes of the unembedding matrix γ, and no others."""
     input:
         pinned=ancient(pinned_revisions),
-        checkpoint=lambda wildcards: inputs.checkpoint_files(
-            model_of(wildcards), unquote(wildcards.revision)
-        ),
+        checkpoint=checkpoint_files,
     output:
         unembedding=UNEMBEDDING,
         profile=REVISION.profile("extract"),
@@ -117,6 +115,7 @@ rule transform_unembedding:
         decomposition=REVISION.decomposition,
         extract=REVISION.facts("extract"),
         decompose=REVISION.facts("decompose"),
+        pinned=ancient(pinned_revisions),
     output:
         causal=REVISION.causal,
         geometry=REVISION.geometry,

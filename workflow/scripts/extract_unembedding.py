@@ -13,7 +13,7 @@ with begun("extract", snakemake) as stage:
     from unembedding.records.files import write_record
     from unembedding.records.stages import Extracted
 
-    params, asked = snakemake.params, snakemake.params.asked
+    params, asked = snakemake.params, stage.with_commit(snakemake.params.asked)
     with stage.clock("open"):
         path = params.path and Path(params.path)
         commit, download = asked["commit"], params.download

@@ -25,8 +25,9 @@ with begun("transform", snakemake) as stage:
             snakemake.params.asked["on_rank_deficient"],
             stage.clock,
         )
+    asked = Asked(**stage.with_commit(snakemake.params.checkpoint))
     geometry = describe(
-        Asked(**snakemake.params.checkpoint),
+        asked,
         read_record(Path(snakemake.input.extract), Extracted),
         decomposed,
         Transformed(facts, stage.run()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,15 +50,26 @@ class Stage:
             self.given = used
             yield backend
 
+    def with_commit(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is asked of a checkpoint with the commit that revisions.tsv pins it to.
+
+        As a parameter it makes Snakemake run a stage again; where the results are in a storage,
+        parameters are made before the file is here.
+        """
+        from unembedding.records.pins import read_pins
+
+        pinned = read_pins(Path(self.job.input.pinned))
+        return {**asked, "commit": pinned.get(asked["revision"])}
+
     def run(self) -> Run:
         """Return how this stage was made, up to now."""
         from unembedding.machine import allotment
         from unembedding.records.stages import Run
         from unembedding.workflow.provenance import made_with
 
-        job = self.job
+        job, asked = self.job, dict(self.job.params.asked)
         return Run(
-            asked=dict(job.params.asked),
+            asked=self.with_commit(asked) if "commit" in asked else asked,
             made_with=made_with(job.params.code, job.config),
             compute=self.compute,
             **(self.given or allotment(job.threads, job.resources.get("mem_mb"))),
