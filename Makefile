@@ -21,7 +21,7 @@ test: $(VENV)/test.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
-	$(BIN)/mypy src workflow/scripts
+	$(BIN)/mypy src packages/mamba-cpu/src workflow/scripts
 	$(BIN)/snakemake --lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
@@ -45,7 +45,7 @@ bench: $(VENV)/run.installed
 	$(PIP) --no-deps -r requirements/bench.txt
 	$(BIN)/python benchmarks/geometry.py
 	$(BIN)/python benchmarks/backends.py
-	PYTHONPATH=src:workflow/scripts $(BIN)/python benchmarks/scan.py results/mamba/build
+	PYTHONPATH=packages/mamba-cpu/src $(BIN)/python benchmarks/mamba.py results/mamba/build
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=…")'

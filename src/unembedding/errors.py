@@ -1,5 +1,7 @@
 """The mistakes that a person can mend."""
 
+from typing import ClassVar
+
 LONGEST_LINE = 2000  # characters of a message
 
 
@@ -9,6 +11,8 @@ class UserError(Exception):
     The message says what happened, where (file, tensor, revision), what was expected and what was
     found, and what to do next. A job shows it without a traceback.
     """
+
+    user_error: ClassVar[bool] = True
 
 
 class GeometryError(UserError):

@@ -26,7 +26,7 @@ rule build_selective_scan:
     resources:
         mem_mb=3000,
     params:
-        code=code_digest("build_selective_scan.py", "workflow/scripts/selective_scan/csrc"),
+        code=code_digest("build_selective_scan.py", "packages/mamba-cpu/src/mamba_cpu/csrc"),
     script:
         "../scripts/build_selective_scan.py"
 

@@ -9,11 +9,12 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 with logged_to(snakemake.log[0]):
-    from selective_scan import load_kernel
-    from selective_scan.benchmark import benchmark, require_cores, table
-    from selective_scan.plot import plot_scaling
-    from selective_scan.variants import all_variants
+    from mamba_cpu import load_kernel
+    from mamba_cpu.bench.plot import plot_scaling
+    from mamba_cpu.bench.timing import benchmark, require_cores, table
+    from mamba_cpu.bench.variants import all_variants
     from unembedding.files import write_text
+    from unembedding.plotting import save
 
     folder = Path(snakemake.input.record).parent
     kernel = load_kernel(folder)
@@ -22,4 +23,4 @@ with logged_to(snakemake.log[0]):
     rows = benchmark(all_variants(folder), threads=threads, **snakemake.params.scan)
     machine = kernel.measured_on()
     write_text(Path(snakemake.output.table), table([row | machine for row in rows]))
-    plot_scaling(rows, Path(snakemake.output.figure))
+    save(plot_scaling(rows), Path(snakemake.output.figure))

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 with logged_to(snakemake.log[0]):
-    from selective_scan.build import build, build_ladder
+    from mamba_cpu.build import build, build_ladder
     from unembedding.files import write_json
 
     record = Path(snakemake.output.record)

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 with logged_to(snakemake.log[0]):
     import torch
 
-    from selective_scan import load_kernel
-    from selective_scan.benchmark import require_cores
-    from selective_scan.model import compare, load_model, load_tokens
+    from mamba_cpu import load_kernel
+    from mamba_cpu.bench.timing import require_cores
+    from mamba_cpu.bench.whole_model import compare, load_model, load_tokens
     from unembedding.files import write_json, write_text
 
     require_cores(snakemake.params.threads, snakemake.threads)

@@ -19,8 +19,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def logged_to(path: str) -> Iterator[None]:
     """Send stdout and stderr, also those of C libraries, to the log file of a rule.
 
-    ``sys.__stderr__`` stays the terminal, for progress bars. A UserError ends the process
-    with its message alone, in the log and on the terminal; any other exception leaves its
+    ``sys.__stderr__`` stays the terminal, for progress bars. An error of the user's ends the
+    process with its message alone, in the log and on the terminal; any other exception leaves its
     traceback in the log and the place of the log on the terminal.
     """
     log = Path(path)
@@ -62,7 +62,7 @@ def _named(error: Exception, log: Path) -> Exception:
 
 
 def _report(error: Exception, terminal: object, log: Path) -> None:
-    expected = isinstance(error, UserError)
+    expected = getattr(error, "user_error", False)  # of mamba_cpu too, which imports none of ours
     message = printable(f"{'Error' if expected else type(error).__name__}: {error}")
     print(f"{message}\n(log: {log})", file=terminal)  # type: ignore[call-overload]
     if expected:

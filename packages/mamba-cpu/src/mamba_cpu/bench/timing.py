@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from selective_scan.reference import selective_scan_reference
-from selective_scan.variants import Inputs, Variant, make_inputs
-from unembedding.errors import UserError
+from mamba_cpu.bench.variants import Inputs, Variant, make_inputs
+from mamba_cpu.errors import MambaCpuError
+from mamba_cpu.reference import selective_scan_reference
 
 TOLERANCE = 1e-5  # of the largest value, against float64
 FIT_FROM = 8192  # lengths below are ruled by what a call costs at all
@@ -34,7 +34,7 @@ class Disagreement(AssertionError):
     """A variant whose result is not the recurrence's."""
 
 
-class TooFewCores(UserError):
+class TooFewCores(MambaCpuError):
     """A machine on which the benchmark would not measure what it says."""
 
 

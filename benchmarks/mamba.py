@@ -1,6 +1,6 @@
 """The scan's numbers for docs/benchmarks.md: every ratio is of medians of one interleaved run.
 
-Usage: PYTHONPATH=workflow/scripts python benchmarks/scan.py [folder for compiled kernels]
+Usage: PYTHONPATH=packages/mamba-cpu/src python benchmarks/mamba.py [folder for compiled kernels]
 Prints Markdown.
 """
 
@@ -18,11 +18,11 @@ from pathlib import Path
 
 import torch
 
-from selective_scan import load_kernel, selective_scan_fn, use_fused_scan
-from selective_scan.benchmark import timed
-from selective_scan.reference import selective_scan_reference
-from selective_scan.variants import Inputs, Variant, all_variants, make_inputs
-from unembedding.machine import cpu_model
+from mamba_cpu import load_kernel, selective_scan_fn, use_fused_scan
+from mamba_cpu.bench.timing import timed
+from mamba_cpu.bench.variants import Inputs, Variant, all_variants, make_inputs
+from mamba_cpu.build import cpu_model
+from mamba_cpu.reference import selective_scan_reference
 
 DIM, STATE = 1536, 16
 THREADS = ThreadPoolExecutor(2)  # kept: a thread that has just started often shares a core
@@ -135,7 +135,14 @@ def scaling() -> None:
 
 def whole_model(layers: int = 24) -> None:
     """A Mamba of 130M shape: the forward pass as it is, with the scan, and with the convolution."""
-    from selective_scan.model import forward, interleaved, load_model, load_tokens, profile, shares
+    from mamba_cpu.bench.whole_model import (
+        forward,
+        interleaved,
+        load_model,
+        load_tokens,
+        profile,
+        shares,
+    )
 
     torch.set_num_threads(2)
     model = load_model(layers=layers, width=768, vocabulary=50280)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from selective_scan import load_kernel
+from mamba_cpu import load_kernel
 
 
 @pytest.fixture(scope="session")

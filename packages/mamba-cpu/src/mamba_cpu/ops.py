@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from selective_scan import build as _build
+from mamba_cpu import build as _build
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST_CONVOLUTION = 32  # kWidest in csrc/scan.h
@@ -41,7 +41,7 @@ def kernel() -> Any:
     """The loaded operators. Raises RuntimeError if load_kernel has not been called."""
     if _kernel is None:
         raise RuntimeError(
-            "the scan kernel is not loaded: call selective_scan.load_kernel(folder) first, with a "
+            "the scan kernel is not loaded: call mamba_cpu.load_kernel(folder) first, with a "
             "folder that keeps the compiled library"
         )
     return _kernel

@@ -7,9 +7,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from selective_scan import selective_scan_fn
-from selective_scan.interface import kernel
-from selective_scan.reference import selective_scan_reference
+from mamba_cpu import selective_scan_fn
+from mamba_cpu.ops import kernel
+from mamba_cpu.reference import selective_scan_reference
 
 pytestmark = pytest.mark.usefixtures("kernel")
 

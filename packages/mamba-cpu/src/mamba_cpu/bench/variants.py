@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from selective_scan import build as _build
-from selective_scan.interface import selective_scan_fn
+from mamba_cpu import build as _build
+from mamba_cpu.ops import selective_scan_fn
 
 TINY = 16  # length; to compile so many steps of an unrolled loop takes some seconds
 

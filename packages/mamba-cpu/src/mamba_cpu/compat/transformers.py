@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from selective_scan.interface import (
+from mamba_cpu.ops import (
     DTYPES,
     WIDEST_CONVOLUTION,
     causal_conv1d,

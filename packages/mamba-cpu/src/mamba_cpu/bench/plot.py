@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-
-from unembedding.plotting import save
 
 LADDER = {  # and its colours
     "einsum": "#a6cee3",
@@ -25,8 +22,8 @@ OTHERS = ("#d55e00", "#e69f00", "#b8860b", "#8c510a", "#cc79a7", "#7a0177")
 LIMITS = ("#000000", "#777777")
 
 
-def plot_scaling(rows: list[dict[str, Any]], path: Path) -> None:
-    """Median milliseconds against length as SVG, one line per variant, readable without colour:
+def plot_scaling(rows: list[dict[str, Any]]) -> Figure:
+    """Median milliseconds against length, one line per variant, readable without colour:
     markers tell variants apart. The ladder darkens from step to step, the limits are dashed,
     attention is dotted, and what else one could run is in other colours."""
     figure = Figure(figsize=(9, 6), layout="constrained")
@@ -54,7 +51,7 @@ def plot_scaling(rows: list[dict[str, Any]], path: Path) -> None:
     axes.set_title(_size(rows), fontsize="medium")
     if points:
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-    save(figure, path)
+    return figure
 
 
 def _size(rows: list[dict[str, Any]]) -> str:

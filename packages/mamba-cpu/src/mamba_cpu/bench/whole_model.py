@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from selective_scan.patch import MIXERS, mixers_of, use_fused_scan
-from unembedding.errors import UserError
+from mamba_cpu.compat.transformers import MIXERS, mixers_of, use_fused_scan
+from mamba_cpu.errors import MambaCpuError
 
 # Functions by what they are for, transformers' and ours; none of them calls another. Whatever is
 # outside them is "other".
@@ -51,7 +51,7 @@ def load_model(
 ) -> Any:
     """A Mamba of this shape with random weights or, given a path, a repository's or folder's.
 
-    Raises UserError if there is no Mamba at the path.
+    Raises MambaCpuError if there is no Mamba at the path.
     """
     from transformers import MambaConfig, MambaForCausalLM
 
@@ -75,19 +75,19 @@ def _pretrained(path: str, revision: str | None) -> Any:
             path, revision=revision, output_loading_info=True
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(
+        raise MambaCpuError(
             f"mamba.model.path: transformers cannot load {place}: {error}\n"
             f"{needed}: config.json, and weights as transformers saves them."
         ) from error
     model, loaded = found
     if not mixers_of(model):
-        raise UserError(
+        raise MambaCpuError(
             f"mamba.model.path: {place} is a {type(model).__name__}, without a selective scan. "
             f"{needed} of transformers."
         )
     if loaded["missing_keys"]:
         names = ", ".join(sorted(loaded["missing_keys"])[:3])
-        raise UserError(
+        raise MambaCpuError(
             f"mamba.model.path: {place} lacks {len(loaded['missing_keys'])} weights, {names} among "
             "them. Fetch it again, or give another one."
         )
@@ -100,7 +100,7 @@ def load_tokens(
     """(1, length) token ids: random ones, or the bytes of a text or FASTA file.
 
     A file shorter than `length` gives what it has. Raises ValueError if kind needs a path, and
-    UserError if the file is no text or has none.
+    MambaCpuError if the file is no text or has none.
     """
     if kind == "random":
         return torch.randint(vocabulary, (1, length), generator=torch.Generator().manual_seed(0))
@@ -109,12 +109,12 @@ def load_tokens(
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(
+        raise MambaCpuError(
             f"mamba.sequence.path: {path} is not text in UTF-8 (byte {error.start}). "
             "Decompress it first if it is compressed, or convert it."
         ) from error
     except OSError as error:
-        raise UserError(
+        raise MambaCpuError(
             f"mamba.sequence.path: {path} cannot be read ({error.strerror}). Name a file of text."
         ) from error
     if kind == "fasta":
@@ -122,7 +122,7 @@ def load_tokens(
         text = "".join("".join(bases).split())
     if not text:
         found = "no sequence, only headers or nothing" if kind == "fasta" else "no character"
-        raise UserError(f"mamba.sequence.path: {path} has {found}. Name a file that has some.")
+        raise MambaCpuError(f"mamba.sequence.path: {path} has {found}. Name a file that has some.")
     codes = torch.tensor(list(text[:length].encode()[:length]))
     return codes.remainder(vocabulary)[None]
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from selective_scan import use_fused_scan
+from mamba_cpu import use_fused_scan
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.usefixtures("kernel")

@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from selective_scan.benchmark import (
+from mamba_cpu.bench.plot import plot_scaling
+from mamba_cpu.bench.timing import (
     Disagreement,
     TooFewCores,
     add_exponents,
@@ -19,8 +20,8 @@ from selective_scan.benchmark import (
     spread,
     table,
 )
-from selective_scan.plot import plot_scaling
-from selective_scan.variants import Variant, make_inputs, scan_einsum, scan_loops
+from mamba_cpu.bench.variants import Variant, make_inputs, scan_einsum, scan_loops
+from unembedding.plotting import save
 
 EINSUM = Variant("einsum", scan_einsum, floats=2)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -159,7 +160,7 @@ def test_the_exponent_is_the_slope_from_8192_up():
 
 
 def drawn(tmp_path, rows):
-    plot_scaling(rows, tmp_path / "scan.svg")
+    save(plot_scaling(rows), tmp_path / "scan.svg")
     return ElementTree.parse(tmp_path / "scan.svg").getroot()
 
 

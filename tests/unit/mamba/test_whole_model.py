@@ -8,8 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from selective_scan.model import compare, forward, load_model, load_tokens, shares, side_by_side
-from unembedding.errors import UserError
+from mamba_cpu.bench.whole_model import (
+    compare,
+    forward,
+    load_model,
+    load_tokens,
+    shares,
+    side_by_side,
+)
+from mamba_cpu.errors import MambaCpuError
 
 pytest.importorskip("transformers")
 
@@ -89,7 +96,7 @@ def truncated_weights(folder):
 def test_a_path_without_a_mamba_is_told_by_its_key_and_place(tmp_path, monkeypatch, make, said):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     make(tmp_path / "model")
-    with pytest.raises(UserError, match=r"^mamba\.model\.path: ") as raised:
+    with pytest.raises(MambaCpuError, match=r"^mamba\.model\.path: ") as raised:
         load_model(str(tmp_path / "model"))
     assert said in str(raised.value) and str(tmp_path / "model") in str(raised.value)
 
@@ -128,13 +135,13 @@ def test_the_length_is_counted_in_bytes(tmp_path):
 )
 def test_a_file_without_text_is_told_by_its_key_and_place(tmp_path, kind, content, said):
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(UserError, match=r"^mamba\.sequence\.path: ") as raised:
+    with pytest.raises(MambaCpuError, match=r"^mamba\.sequence\.path: ") as raised:
         load_tokens(256, kind, str(tmp_path / "a"))
     assert said in str(raised.value) and str(tmp_path / "a") in str(raised.value)
 
 
 def test_a_folder_is_no_sequence(tmp_path):
-    with pytest.raises(UserError, match=r"mamba\.sequence\.path: .* cannot be read"):
+    with pytest.raises(MambaCpuError, match=r"mamba\.sequence\.path: .* cannot be read"):
         load_tokens(256, "text", str(tmp_path))
 
 

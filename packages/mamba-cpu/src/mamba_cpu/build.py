@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from unembedding.errors import UserError
-from unembedding.machine import cpu_model
+from mamba_cpu.errors import MambaCpuError
 
 _loaded: dict[str, Path] = {}  # by level: torch aborts the process at a second one
 
@@ -49,7 +48,7 @@ INSTALL_HINT = (
 )
 
 
-class BuildError(UserError, RuntimeError):
+class BuildError(MambaCpuError, RuntimeError):
     """The kernel cannot be compiled, or not be loaded on this machine; the message says why."""
 
 
@@ -65,6 +64,17 @@ class Build:
     def measured_on(self) -> dict[str, str]:
         """What belongs beside a time of this kernel: the CPU, the compiler and its flags."""
         return {"cpu": cpu_model(), "compiler": self.compiler, "flags": " ".join(self.flags)}
+
+
+@cache
+def cpu_model() -> str:
+    """The processor's name, or its architecture where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
 
 
 @cache
@@ -149,7 +159,7 @@ def build(folder: Path, level: str | None = None) -> Build:
     parts = [torch.__version__, version, *compiler[1:], *flags]
     parts += [path.read_text() for path in sorted(SOURCES.glob("*.[ch]*"))]
     library = folder / f"selective_scan-{level}-torch{torch.__version__}-{_digest(parts)}.so"
-    if not library.exists():
+    if not _is_whole(library):
         _make_folder(folder)
         _compile(compiler, flags, level, sources, library)
     return Build(library, level, version, flags)
@@ -165,7 +175,7 @@ def build_ladder(folder: Path, level: str | None = None) -> Build:
     parts = [version, *compiler[1:], *flags, (SOURCES / "vec.h").read_text()]
     parts += [path.read_text() for path in sorted((SOURCES / "ladder").iterdir())]
     library = folder / f"ladder-{level}-{_digest(parts)}.so"
-    if not library.exists():
+    if not _is_whole(library):
         _make_folder(folder)
         compile_library(compiler, [*flags, *map(str, sources)], library)
     return Build(library, level, version, flags)
@@ -181,7 +191,13 @@ def load(build: Build) -> None:
     require_level(build.level)
     loaded = _loaded.get(build.level)
     if loaded is None:
-        torch.ops.load_library(str(build.library))
+        try:
+            torch.ops.load_library(str(build.library))
+        except OSError as error:
+            raise BuildError(
+                f"{build.library} cannot be loaded: {error}. If its folder is on a file system "
+                "that forbids programs (mounted noexec), name another one."
+            ) from error
         _loaded[build.level] = build.library
     elif loaded.name != build.library.name:
         raise BuildError(
@@ -197,6 +213,7 @@ def compile_library(compiler: list[str], arguments: list[str], library: Path) ->
         _run([*compiler, *arguments, "-shared", "-o", str(partial)])
         if not partial.exists():
             raise BuildError(f"`{shlex.join(compiler)}` wrote no library: is it a C++ compiler?")
+        _digest_file(library).write_text(_sha256(partial))
         partial.rename(library)
 
 
@@ -245,6 +262,22 @@ def _make_folder(folder: Path) -> None:
             pass  # it can be written to
     except OSError as error:
         raise BuildError(f"the scan kernel's folder {folder} cannot be written: {error}") from error
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether a library is there as it was compiled: half of one ends the process in silence."""
+    try:
+        return _sha256(library) == _digest_file(library).read_text()
+    except OSError:
+        return False
+
+
+def _digest_file(library: Path) -> Path:
+    return library.with_suffix(".sha256")
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _digest(parts: list[str]) -> str:

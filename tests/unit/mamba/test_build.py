@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from selective_scan import BuildError, build, interface, load_kernel, selective_scan_fn
-from selective_scan.reference import selective_scan_reference
-from selective_scan.variants import all_variants, make_inputs
+from mamba_cpu import BuildError, build, load_kernel, ops, selective_scan_fn
+from mamba_cpu.bench.variants import all_variants, make_inputs
+from mamba_cpu.reference import selective_scan_reference
 
-SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
+SCRIPTS = Path(__file__).parents[3] / "packages/mamba-cpu/src"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_library_is_compiled_once(scan_builds):
 
 def test_the_same_library_in_another_folder_is_not_loaded_twice(kernel, tmp_path):
     shutil.copy2(kernel.library, tmp_path)
-    load = "import sys, selective_scan as s; [print(s.load_kernel(f).level) for f in sys.argv[1:]]"
+    load = "import sys, mamba_cpu as s; [print(s.load_kernel(f).level) for f in sys.argv[1:]]"
     done = subprocess.run(
         [sys.executable, "-c", load, kernel.library.parent, tmp_path],
         env={"PYTHONPATH": str(SCRIPTS), "PATH": "/usr/bin:/bin"},
@@ -136,7 +136,7 @@ def test_a_newer_compiler_is_taken_where_the_usual_one_is_too_old(monkeypatch, t
 
 
 def test_before_loading_it_says_how(monkeypatch, inputs):
-    monkeypatch.setattr(interface, "_kernel", None)
+    monkeypatch.setattr(ops, "_kernel", None)
     with pytest.raises(RuntimeError, match="load_kernel"):
         selective_scan_fn(inputs.u, inputs.delta, inputs.A, inputs.B, inputs.C)
 

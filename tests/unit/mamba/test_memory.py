@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
+SCRIPTS = Path(__file__).parents[3] / "packages/mamba-cpu/src"
 SHORT, LONG, DIM, STATE = 4096, 131072, 16, 16
 TENSOR = LONG * DIM * 4  # bytes of u; an intermediate with a state is as many times larger
 
@@ -15,7 +15,7 @@ GROWTH = """
 import sys
 from pathlib import Path
 import torch
-from selective_scan import load_kernel, selective_scan_fn
+from mamba_cpu import load_kernel, selective_scan_fn
 
 def peak():
     status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())

@@ -1,0 +1,1 @@
+"""Models of other people's, with the kernel."""
