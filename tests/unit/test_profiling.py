@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from scipy.linalg import eigh
 
 from unembedding.errors import UserError
 from unembedding.stopwatch import Stopwatch
 from unembedding.workflow.profiles import profiled
 from unembedding.workflow.profiles.flamegraph import MARGIN, WIDTH, call_tree, depth, flame_graph
-from unembedding.workflow.profiles.stacks import StackSampler
 
 SVG = "{http://www.w3.org/2000/svg}"
 SCRIPTS = Path(__file__).parents[2] / "src"
@@ -134,17 +135,39 @@ with profiled("stage", Path({str(tmp_path / "out")!r}), Path({str(tmp_path / "st
     assert "working" in (tmp_path / "stage.log.svg").read_text()
 
 
-def test_the_timer_and_the_signal_handlers_are_put_back(profile):
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+def test_the_signal_handler_is_put_back(profile):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_a_sample_still_due_at_the_end_sets_no_timer():
-    sampler = StackSampler()
-    sampler.start(None)
-    sampler.stop()
-    sampler._sample(signal.SIGALRM, None)
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+def alarmed():
+    """What a client that bounds its own time may do: use the process's only timer."""
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 10)
+    try:
+        spin(0.2)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_what_takes_the_timer_is_in_the_flame_graph_all_the_same(tmp_path):
+    with profiled("stage", tmp_path / "stage", tmp_path / "log"):
+        alarmed()
+    found = boxes(tmp_path / "stage.svg")
+    assert found["spin"][0][1] == pytest.approx(found["all"][0][1], rel=0.1)
+
+
+def decomposing(matrix):
+    return eigh(matrix, driver="evd")  # LAPACK, which lets no other thread in meanwhile
+
+
+def test_a_long_call_counts_where_it_was_made(tmp_path):
+    matrix = np.random.default_rng(0).standard_normal((900, 900))
+    with profiled("stage", tmp_path / "stage", tmp_path / "log"):
+        decomposing(matrix + matrix.T)
+        spin(0.01)
+    found = boxes(tmp_path / "stage.svg")
+    assert found["decomposing"][0][1] > 0.8 * found["all"][0][1]
 
 
 def test_a_stopwatch_adds_up_the_seconds_of_a_step():
