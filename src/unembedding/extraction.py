@@ -40,11 +40,12 @@ def open_source(
         )
     if path is not None:
         return LocalFolder(local_revisions(path).get(revision, path / revision))
-    from unembedding.hub.repository import HubRepository
+    from unembedding.hub.ranges import HubRepository
+    from unembedding.hub.snapshot import download_snapshot
 
     assert repo is not None
     repository = HubRepository(repo, revision, commit)
-    return repository.snapshot() if download == "checkpoint" else repository
+    return download_snapshot(repository) if download == "checkpoint" else repository
 
 
 def extract_unembedding(

@@ -21,13 +21,15 @@ from huggingface_hub.utils import close_session
 from safetensors.numpy import save, save_file
 
 from unembedding.checkpoints.checkpoint import Checkpoint
-from unembedding.checkpoints.revisions import resolve_revisions
 from unembedding.checkpoints.sources import read, read_json
 from unembedding.errors import GeometryError
 from unembedding.extraction import extract_unembedding, open_source
-from unembedding.hub import repository as repositories
+from unembedding.hub import ranges as repositories
 from unembedding.hub import requests as client
-from unembedding.hub.repository import HubRepository, commit_exists, list_refs
+from unembedding.hub.ranges import HubRepository
+from unembedding.hub.refs import commit_of, list_refs
+from unembedding.hub.snapshot import download_snapshot as downloaded
+from unembedding.resolution import resolve_revisions
 
 REPO, FILE = "allenai/tiny", "model.safetensors"
 ORIGIN = {"repo": REPO, "revision": "main", "commit": "c" * 40}
@@ -351,7 +353,7 @@ def test_a_lasting_failure_is_not_tried_again(hub, repository, status, waits):
 def test_a_rate_limit_is_waited_for_as_long_as_it_says(hub, repository, waits, match, headers):
     fail(hub, match, status=429, headers=headers)
     assert list_refs(REPO) == {"main": repository.commit}
-    assert commit_exists(REPO, repository.commit)
+    assert commit_of(REPO, repository.commit)
     assert read(repository, FILE, 0, 10) == BODY[:10]
     (wait,) = waits
     assert 37 <= wait <= 38 * 1.25
@@ -406,7 +408,25 @@ def test_a_refused_connection_names_the_address(hub, repository, monkeypatch, wa
     assert message.startswith(f"{REPO}: the connection failed (ConnectError")
     assert "http://127.0.0.1:9/api/models/allenai/tiny/refs" in message
     assert "HF_ENDPOINT" in message
-    assert len(waits) == client.ATTEMPTS - 1
+    assert len(waits) == client.CONNECTS - 1
+
+
+def resolved(*asked):
+    return resolve_revisions(list(asked), 1, REPO, None, {})
+
+
+def test_a_mirror_without_a_list_of_revisions_gives_those_that_are_named(hub, repository):
+    hub.faults.append(Fault("/refs", status=404, times=99))
+    commit = repository.commit
+    assert resolved("main", commit) == {"main": commit, commit: commit}
+    message = refusal(lambda: resolved("main", "step*"))
+    assert "no list of revisions can be had" in message and "`step*` needs" in message
+    assert "there is no such repository" in refusal(lambda: resolved("step1"))
+
+
+def test_a_commit_needs_no_list_of_revisions(hub, repository):
+    resolved(repository.commit)
+    assert not [request for request in hub.requests if request.path.endswith("/refs")]
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:9", "ftp://127.0.0.1", "http://127.0.0.1:x"])
@@ -538,8 +558,8 @@ def test_offline_nothing_is_asked_for(hub, repository, offline, waits):
         repository.sizes,
         lambda: read(repository, FILE, 0, 10),
         lambda: list_refs(REPO),
-        lambda: commit_exists(REPO, repository.commit),
-        repository.snapshot,
+        lambda: commit_of(REPO, repository.commit),
+        lambda: downloaded(repository),
     ]
     for call in calls:
         assert "HF_HUB_OFFLINE is set" in refusal(call)
@@ -559,18 +579,18 @@ def test_a_snapshot_holds_every_file_of_the_commit(hub, repository, tmp_path):
 
 
 def test_a_snapshot_that_is_there_is_not_fetched_again(hub, repository, offline):
-    first = repository.snapshot()
+    first = downloaded(repository)
     sent = hub.bytes_sent(FILE)
-    again = HubRepository(REPO, "main", repository.commit).snapshot()
+    again = downloaded(HubRepository(REPO, "main", repository.commit))
     assert (again.folder, again.bytes_fetched) == (first.folder, 0)
     assert hub.bytes_sent(FILE) == sent
     offline()
-    assert HubRepository(REPO, "main", repository.commit).snapshot().folder == first.folder
+    assert downloaded(HubRepository(REPO, "main", repository.commit)).folder == first.folder
 
 
 def test_a_snapshot_is_tried_again_after_a_passing_failure(hub, repository, waits):
     fail(hub, f"/revision/{repository.commit}", status=503, times=2)
-    source = repository.snapshot()
+    source = downloaded(repository)
     assert read(source, FILE, 0, len(BODY)) == BODY
 
 
@@ -584,54 +604,54 @@ def test_an_answer_that_is_no_json_is_asked_for_again_and_then_an_error(hub, rep
 def test_a_cache_that_cannot_be_written_is_named(hub, repository, tmp_path, monkeypatch):
     (tmp_path / "full").write_text("a file, where a folder has to be")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "full"))
-    message = refusal(repository.snapshot)
+    message = refusal(lambda: downloaded(repository))
     assert message.startswith(f"{REPO}@main could not be stored in the Hub cache ({tmp_path}/full")
     assert "HF_HOME" in message
 
 
 def test_a_snapshot_whose_download_is_too_short_is_tried_again(hub, repository):
     fail(hub, truncate_to=1000)
-    assert read(repository.snapshot(), FILE, 0, len(BODY)) == BODY
+    assert read(downloaded(repository), FILE, 0, len(BODY)) == BODY
 
 
 def test_a_download_that_is_always_too_short_is_no_fault_of_the_disk(hub, repository):
     fail(hub, truncate_to=1000, times=99)
-    message = refusal(repository.snapshot)
+    message = refusal(lambda: downloaded(repository))
     assert "Consistency check failed" in message
     assert "Check the network" in message
     assert "Free some space" not in message
 
 
 def test_a_file_damaged_in_the_cache_is_fetched_again(hub, repository):
-    cached = repository.snapshot().folder / FILE
+    cached = downloaded(repository).folder / FILE
     cached.write_bytes(b"?" + BODY[1:])
-    snapshot = repository.snapshot()
+    snapshot = downloaded(repository)
     assert read(snapshot, FILE, 0, 100) == BODY[:100]
     assert snapshot.verified == {FILE}
     assert snapshot.warnings == [f"{FILE} was damaged in the Hub cache and has been fetched again."]
 
 
 def test_a_file_damaged_in_the_cache_is_noticed_offline(hub, repository, offline):
-    (repository.snapshot().folder / FILE).write_bytes(b"?" + BODY[1:])
+    (downloaded(repository).folder / FILE).write_bytes(b"?" + BODY[1:])
     offline()
-    message = refusal(lambda: read(repository.snapshot(), FILE, 0, 100))
+    message = refusal(lambda: read(downloaded(repository), FILE, 0, 100))
     assert f"{FILE} is damaged" in message
 
 
 def test_a_link_in_the_cache_to_another_file_is_noticed_offline(hub, repository, offline):
-    path = repository.snapshot().folder / FILE
+    path = downloaded(repository).folder / FILE
     path.unlink()
     path.symlink_to(path.with_name("config.json").resolve())
     offline()
-    message = refusal(lambda: read(repository.snapshot(), FILE, 0, len(FILES["config.json"])))
+    message = refusal(lambda: read(downloaded(repository), FILE, 0, len(FILES["config.json"])))
     assert f"{FILE} is damaged" in message
 
 
 def test_offline_a_file_is_verified_only_where_the_cache_has_the_hubs_listing(repository, offline):
-    folder = repository.snapshot().folder
+    folder = downloaded(repository).folder
     offline()
     for verified in ({FILE}, set()):
-        snapshot = HubRepository(REPO, "main", repository.commit).snapshot()
+        snapshot = downloaded(HubRepository(REPO, "main", repository.commit))
         assert read(snapshot, FILE, 0, len(BODY)) == BODY
         assert snapshot.verified == verified
         shutil.rmtree(folder.parents[1] / "trees", ignore_errors=True)
@@ -640,7 +660,7 @@ def test_offline_a_file_is_verified_only_where_the_cache_has_the_hubs_listing(re
 
 def test_a_wait_of_hours_for_a_snapshot_is_refused(hub, repository, waits):
     fail(hub, status=429, headers={"Retry-After": "7200"}, times=99)
-    assert "rate limit is reached (HTTP 429)" in refusal(repository.snapshot)
+    assert "rate limit is reached (HTTP 429)" in refusal(lambda: downloaded(repository))
 
 
 def test_a_small_file_that_differs_from_its_digest_is_fetched_again_and_then_refused(
@@ -660,7 +680,7 @@ def test_a_file_whose_etag_changes_is_not_put_together_from_two(hub, repository)
 
 def test_a_snapshot_of_a_gated_repository_asks_for_a_token(hub, repository, waits):
     hub.gate(REPO, TOKEN)
-    assert "Set HF_TOKEN" in refusal(repository.snapshot)
+    assert "Set HF_TOKEN" in refusal(lambda: downloaded(repository))
     assert waits == []
 
 
@@ -738,7 +758,7 @@ def test_hf_endpoint_names_the_hub(hub, repository, tmp_path):
         "HF_HOME": str(tmp_path),
         "PYTHONPATH": str(SCRIPTS),
     }
-    program = f"from unembedding.hub.repository import list_refs; print(list_refs({REPO!r}))"
+    program = f"from unembedding.hub.refs import list_refs; print(list_refs({REPO!r}))"
     found = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
@@ -775,9 +795,9 @@ def test_a_file_that_says_it_is_another_is_refused(hub, repository, header, valu
 
 
 def test_a_file_that_is_shorter_in_the_cache_is_fetched_again(hub, repository):
-    cached = repository.snapshot().folder / FILE
+    cached = downloaded(repository).folder / FILE
     cached.write_bytes(BODY[:100])
-    snapshot = repository.snapshot()
+    snapshot = downloaded(repository)
     assert snapshot.sizes()[FILE] == len(BODY)
     assert read(snapshot, FILE, 0, len(BODY)) == BODY
 
@@ -817,7 +837,7 @@ def test_pages_without_end_are_given_up(hub, repository, monkeypatch):
     monkeypatch.setattr(client, "MOST_ANSWERS", 20)
     following = {"Link": f'<{hub.endpoint}/api/models/{REPO}/tree/main>; rel="next"'}
     hub.faults.append(Fault("/tree/", headers=following, times=math.inf))
-    assert "the Hub has sent 20 answers, and is not done" in refusal(repository.snapshot)
+    assert "the Hub has sent 20 answers, and is not done" in refusal(lambda: downloaded(repository))
 
 
 def test_a_next_page_on_another_host_is_asked_for_without_the_token(hub, repository, monkeypatch):
@@ -826,7 +846,7 @@ def test_a_next_page_on_another_host_is_asked_for_without_the_token(hub, reposit
     path = f"/api/models/{REPO}/tree/{repository.commit}"
     following = {"Link": f'<{hub.other_host}{path}>; rel="next"'}
     hub.faults.append(Fault("/tree/", headers=following))
-    repository.snapshot()
+    downloaded(repository)
     elsewhere = [r for r in hub.requests if hub.other_host.endswith(r.headers["host"])]
     assert elsewhere and not [r for r in elsewhere if "authorization" in r.headers]
 
@@ -841,9 +861,9 @@ def test_a_token_that_a_header_says_is_not_logged(hub, repository, monkeypatch, 
 
 def test_a_list_that_was_cut_short_is_forgotten_until_the_next_run(hub, repository, monkeypatch):
     hub.faults.append(Fault("/tree/", replace=b"[]"))
-    assert "config.json is absent, or of another commit" in refusal(repository.snapshot)
+    assert "config.json is absent, or of another commit" in refusal(lambda: downloaded(repository))
     monkeypatch.setattr(huggingface_hub._tree_cache, "_IN_MEMORY_TREE_CACHE", {})  # another run
-    assert read(repository.snapshot(), FILE, 0, 10) == BODY[:10]
+    assert read(downloaded(repository), FILE, 0, 10) == BODY[:10]
 
 
 def test_a_list_of_files_that_is_nested_without_end_is_an_error(hub, repository):
@@ -864,7 +884,7 @@ def test_an_answer_that_names_a_path_writes_no_file_there(hub, repository, tmp_p
     status = 404 if "X-Error-Code" in headers else None
     sent = {name: value.format(path=outside) for name, value in headers.items()}
     hub.faults.append(Fault(r"config\.json$", status=status, headers=sent, times=99))
-    assert "the Hub names a file by the path" in refusal(repository.snapshot)
+    assert "the Hub names a file by the path" in refusal(lambda: downloaded(repository))
     assert not outside.exists()
 
 
@@ -872,7 +892,7 @@ def test_an_etag_that_names_no_file_may_have_a_slash(hub, repository):
     headers = {"ETag": 'W/"2b-a/b+c"'}
     hub.faults.append(Fault("/(tree|revision|cdn)/", headers=headers, times=99))
     hub.redirect_files_to(hub.other_host)
-    assert read(repository.snapshot(), FILE, 0, len(BODY)) == BODY
+    assert read(downloaded(repository), FILE, 0, len(BODY)) == BODY
 
 
 def test_a_list_of_files_that_names_a_path_writes_no_file_there(hub, repository, tmp_path):
@@ -881,7 +901,9 @@ def test_a_list_of_files_that_names_a_path_writes_no_file_there(hub, repository,
     entry = {"type": "file", "path": FILE, "size": len(BODY), "oid": "a" * 40, "lfs": lfs}
     listing = json.dumps([entry]).replace("/", "\\u002f").encode()
     hub.faults.append(Fault("/tree/", replace=listing, times=99))
-    assert f"the Hub names a file by the path '{outside}'" in refusal(repository.snapshot)
+    assert f"the Hub names a file by the path '{outside}'" in refusal(
+        lambda: downloaded(repository)
+    )
     assert not outside.exists()
 
 
@@ -895,7 +917,7 @@ def test_a_list_of_files_without_end_is_given_up_behind_a_redirect(hub, reposito
 def test_a_file_without_end_is_given_up(hub, repository, monkeypatch):
     monkeypatch.setattr(client, "LARGEST_ERROR", 50)
     fail(hub, replace=BODY * 10, times=99)
-    assert f"more than {len(BODY)} bytes" in refusal(repository.snapshot)
+    assert f"more than {len(BODY)} bytes" in refusal(lambda: downloaded(repository))
 
 
 def test_an_answer_that_is_only_ever_announced_is_given_up(hub, repository, monkeypatch):
@@ -914,15 +936,27 @@ def test_a_list_that_is_only_ever_announced_is_given_up(hub, repository, monkeyp
 
 
 def test_a_chunk_whose_length_comes_without_end_is_given_up(hub, repository, monkeypatch):
-    def forever():
-        yield b"first"
-        time.sleep(60)
+    monkeypatch.setattr(client, "close_session", lambda: None)
+    with pytest.raises(httpx2.ReadTimeout), client.within(0.1):
+        time.sleep(0.3)
+        raise httpx2.ReadError("the connection was closed")
 
-    monkeypatch.setattr(client, "LONGEST_PAUSE", 0.2)
-    chunks = client.timely(forever())
-    assert next(chunks) == b"first"
-    with pytest.raises(httpx2.ReadTimeout):
-        next(chunks)
+
+def test_time_in_which_nothing_is_asked_of_the_hub_is_not_counted():
+    with client.within(0.1) as patience:
+        patience.rest()
+        time.sleep(0.3)
+        patience.renew()
+    assert not patience.expired
+
+
+def test_a_mistake_of_ours_is_not_blamed_on_the_hub(repository, waits):
+    def mistaken():
+        return [][0]
+
+    with pytest.raises(IndexError):
+        client.listed(mistaken, REPO)
+    assert waits == []
 
 
 def test_the_token_goes_to_no_host_that_an_answer_names_for_xet(hub, repository, monkeypatch):
@@ -931,7 +965,7 @@ def test_the_token_goes_to_no_host_that_an_answer_names_for_xet(hub, repository,
     link = f'<{hub.other_host}/refresh>; rel="xet-auth"'
     headers = {"X-Xet-Hash": "a" * 64, "Link": link}
     hub.faults.append(Fault(f"{FILE}$", headers=headers, times=math.inf))
-    assert read(repository.snapshot(), FILE, 0, len(BODY)) == BODY
+    assert read(downloaded(repository), FILE, 0, len(BODY)) == BODY
     assert not [request for request in hub.requests if request.path == "/refresh"]
 
 
@@ -998,9 +1032,9 @@ def test_what_an_answer_says_is_printed_without_control_characters(hub, reposito
 
 
 def test_a_folder_in_the_place_of_a_cached_file_is_named(repository, offline):
-    config = repository.snapshot().folder / "config.json"
+    config = downloaded(repository).folder / "config.json"
     config.unlink()
     config.mkdir()
-    assert "config.json is absent" in refusal(repository.snapshot)
+    assert "config.json is absent" in refusal(lambda: downloaded(repository))
     offline()
-    assert "config.json is not there, and the Hub has one" in refusal(repository.snapshot().sizes)
+    assert "config.json is not there, and the Hub has one" in refusal(downloaded(repository).sizes)

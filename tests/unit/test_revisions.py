@@ -14,11 +14,11 @@ from unembedding.checkpoints.revisions import (
     local_revisions,
     parse_progress,
     read_revisions,
-    resolve_revisions,
     run_of,
     select_revisions,
 )
 from unembedding.errors import GeometryError
+from unembedding.resolution import resolve_revisions
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 with logged_to(snakemake.log[0]):
-    from unembedding.checkpoints.revisions import resolve_revisions
     from unembedding.records.pins import renewing
+    from unembedding.resolution import resolve_revisions
 
     request = snakemake.params.request
     with renewing(Path(snakemake.output.pinned), request) as (pinned, pin):

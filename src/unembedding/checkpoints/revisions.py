@@ -138,7 +138,7 @@ def local_revisions(folder: Path) -> dict[str, Path]:
     return {name: found[name] for name in sorted(found, key=by_step)}
 
 
-def _require_no_braces(checkpoints: Iterable[Path]) -> None:
+def require_no_braces(checkpoints: Iterable[Path]) -> None:
     for folder in checkpoints:
         if braced := [path for path in (folder, *folder.iterdir()) if set(path.name) & set("{}")]:
             raise GeometryError(
@@ -186,36 +186,3 @@ def read_revisions(path: Path) -> dict[str, str]:
 def format_revisions(commits: Mapping[str, str]) -> str:
     """Return the content of a ``revisions.tsv``."""
     return "".join(f"{r}\t{c}\n" for r, c in {"revision": "commit", **commits}.items())
-
-
-def resolve_revisions(
-    asked: Sequence[str],
-    every: int,
-    repo: str | None,
-    folder: Path | None,
-    pinned: Mapping[str, str],
-) -> dict[str, str]:
-    """Return {revision: commit} of what was asked for. What is ``pinned`` already stays as it is.
-
-    Raises GeometryError where a revision does not exist, or a local model and a repository that
-    cannot be read.
-    """
-    if folder is not None:
-        found = local_revisions(folder)
-        names = select_revisions(asked, found, every, str(folder))
-        _require_no_braces(found[name] for name in names)
-        return dict.fromkeys(names, LOCAL)
-    assert repo is not None
-    from unembedding.hub.repository import commit_exists, list_refs
-
-    refs = list_refs(repo, any(name.startswith("refs/pr/") for name in asked))
-    # A pin may be of a branch that has moved or gone since. One that the repository does not have
-    # at all is of what the model was before: another repository, or a folder.
-    pinned = {
-        name: commit
-        for name, commit in pinned.items()
-        if commit == refs.get(name) or (commit != LOCAL and commit_exists(repo, commit))
-    }
-    commits = [name for name in asked if COMMIT.fullmatch(name) and commit_exists(repo, name)]
-    available = refs | {commit: commit for commit in commits} | pinned
-    return {name: available[name] for name in select_revisions(asked, available, every, repo)}

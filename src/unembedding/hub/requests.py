@@ -1,4 +1,4 @@
-"""Requests to the Hub: bounded in time and size, repeated where that helps, explained where not."""
+"""Requests to the Hub: bounded in time and size, repeated where that helps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import random
 import re
-import signal
 import sys
 import threading
 import time
@@ -21,21 +20,19 @@ import httpx2
 import huggingface_hub
 from huggingface_hub import get_token
 from huggingface_hub.errors import (
-    GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
-    RemoteEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
 )
-from huggingface_hub.utils import get_session, hf_raise_for_status
+from huggingface_hub.utils import close_session, get_session, hf_raise_for_status
 
 from unembedding.errors import GeometryError, printable
+from unembedding.hub.messages import busy, explain, reason, refusal, without_token
 
 TIMEOUT = 30  # seconds without a byte; huggingface_hub's shared client has none
 ATTEMPTS = 6  # in a row
+CONNECTS = 3  # to a host that is not there at all
 LONGEST_PAUSE = 120  # seconds between two parts of an answer, whatever comes between
 LONGEST_LISTING = 600  # seconds for all of a list
 SLOWEST, WINDOW = 100_000, 60  # bytes that have to come in so many seconds
@@ -143,37 +140,67 @@ class _Bounded(httpx2.SyncByteStream):
         self.stream.close()
 
 
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Raise ReadTimeout where a block takes longer, in the main thread, which a signal can reach.
+class Patience:
+    """How long a request may still take before its connection is closed, from another thread.
 
     Each byte restarts a timeout of the client: headers may come one by one, or answers that only
-    announce another (HTTP 103).
+    announce another (HTTP 103). Once closed, the client waits for at most its own timeout.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
-    def give_up(*_: object) -> None:
-        raise httpx2.ReadTimeout(f"no answer was complete after {seconds:.0f} s")
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.deadline = seconds, time.monotonic() + seconds
+        self.over, self.expired = threading.Event(), False
 
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    def renew(self) -> None:
+        """Wait as long again, from now on."""
+        self.deadline = time.monotonic() + self.seconds
+
+    def rest(self) -> None:
+        """Wait without end, while nothing is asked of the Hub."""
+        self.deadline = math.inf
+
+    def watch(self) -> None:
+        """Close huggingface_hub's session once the time is over."""
+        while not self.over.wait(min(self.seconds, max(self.deadline - time.monotonic(), 0.01))):
+            if time.monotonic() >= self.deadline:
+                self.expired = True
+                close_session()
+                return
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[Patience]:
+    """Raise ReadTimeout where what the block asks of the Hub takes longer."""
+    patience = Patience(seconds)
+    threading.Thread(target=patience.watch, daemon=True).start()
     try:
-        yield
+        yield patience
+    except Exception:
+        if patience.expired:
+            raise httpx2.ReadTimeout(f"no answer was complete after {seconds:.0f} s") from None
+        raise
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        patience.over.set()
 
 
-def timely(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield chunks, none of which may take longer than LONGEST_PAUSE to come."""
-    while True:
-        with within(LONGEST_PAUSE):
-            chunk = next(chunks, None)
-        if chunk is None:
-            return
-        yield chunk
+def parsed(call: Callable[[], Result]) -> Result:
+    """Call what huggingface_hub reads an answer with; one that it cannot read is asked for again.
+
+    Such as a page of a proxy where the Hub's JSON was expected. Only the library is called here: a
+    mistake of ours is none of the Hub's.
+    """
+    try:
+        return call()
+    except (*FAILURES, HFValidationError):
+        raise
+    except ODD_ANSWERS as error:
+        raise senseless(str(error)) from error
+
+
+def senseless(what: str) -> httpx2.RemoteProtocolError:
+    """Return the error of an answer that is well formed and cannot be meant."""
+    said = without_token(what)[:200]
+    return httpx2.RemoteProtocolError(f"the answer makes no sense: {said}")
 
 
 def listed(call: Callable[[], Result], where: str) -> Result:
@@ -199,18 +226,21 @@ def downloaded(download: Callable[[], Result], where: str, largest_file: int) ->
         if next(answers) > MOST_ANSWERS:
             raise refusal(f"{where}: the Hub has sent {MOST_ANSWERS} answers, and is not done.")
         if (_wait_asked_for(response) or 0) > LONGEST_WAIT:
-            raise refusal(f"{where}: {_busy(response.status_code)}")
+            raise refusal(f"{where}: {busy(response.status_code, LONGEST_WAIT)}")
         if (path := _path_named(response)) is not None:
             raise refusal(f"{where}: the Hub names a file by the path {path!r}; refused.")
 
-    client = session()
-    hooks = client.event_hooks
-    others = [hook for hook in hooks["response"] if hook is not _bound]
-    client.event_hooks = {**hooks, "response": [*others, guard]}
-    try:
-        return with_retries(download, where, attempts=2)
-    finally:
-        client.event_hooks = hooks
+    def once() -> Result:
+        client = session()
+        hooks = client.event_hooks
+        others = [hook for hook in hooks["response"] if hook is not _bound]
+        client.event_hooks = {**hooks, "response": [*others, guard]}
+        try:
+            return download()
+        finally:
+            client.event_hooks = hooks
+
+    return with_retries(once, where, attempts=2)
 
 
 def _path_named(response: httpx2.Response) -> str | None:
@@ -259,12 +289,6 @@ def with_retries(call: Callable[[], Result], where: str, attempts: int = ATTEMPT
             wait_or_raise(httpx2.ReadError(str(error)), failures, where, attempts)
         except HFValidationError as error:
             raise refusal(f"{where} is no name of a repository: {error}") from None
-        except ODD_ANSWERS as error:
-            failures += 1  # such as a page of a proxy, where the Hub's JSON was expected
-            answer = httpx2.RemoteProtocolError(
-                f"the answer makes no sense: {_without_token(str(error))[:200]}"
-            )
-            wait_or_raise(answer, failures, where, attempts)
 
 
 def wait_or_raise(error: Exception, failures: int, where: str, attempts: int = ATTEMPTS) -> None:
@@ -275,6 +299,8 @@ def wait_or_raise(error: Exception, failures: int, where: str, attempts: int = A
     transient = isinstance(error, httpx2.TransportError | httpx2.DecodingError) and not isinstance(
         error, httpx2.LocalProtocolError | httpx2.UnsupportedProtocol
     )
+    if isinstance(error, httpx2.ConnectError):
+        attempts = min(attempts, CONNECTS)
     if failures >= attempts or not (transient or status in TRANSIENT):
         raise explain(error, where) from None
     asked = _wait_asked_for(error.response) if isinstance(error, HfHubHTTPError) else None
@@ -282,63 +308,10 @@ def wait_or_raise(error: Exception, failures: int, where: str, attempts: int = A
         raise explain(error, where) from None
     wait = (asked or min(2**failures, 60)) * random.uniform(1, 1.25)
     progress = f"attempt {failures} of {attempts}, next in {wait:.0f} s"
-    said = printable(_without_token(f"{where}: {_reason(error)}; {progress}"))
-    print(said, file=sys.stderr)
+    said = printable(without_token(f"{where}: {reason(error)}; {progress}"))
+    for place in dict.fromkeys((sys.stderr, sys.__stderr__)):  # the log, and the terminal
+        print(said, file=place)
     time.sleep(wait)
-
-
-def explain(error: Exception, where: str) -> GeometryError:
-    """Turn an error of the Hub into a message that says what to do. Never shows the token."""
-    token = "Set HF_TOKEN, or run `hf auth login`"
-    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
-    if isinstance(error, OfflineModeIsEnabled):
-        advice = "HF_HUB_OFFLINE is set, so nothing can be fetched. Unset it, or use `path:`."
-    elif isinstance(error, GatedRepoError) or status == 403:
-        advice = (
-            "access is restricted (HTTP 403 or gated). Ask for access on the model's page, then "
-            f"use a token of the account that was granted it. {token}."
-        )
-    elif isinstance(error, RevisionNotFoundError):
-        advice = "the repository has no such revision (HTTP 404)."
-    elif isinstance(error, RemoteEntryNotFoundError):
-        advice = f"the repository has no such file (HTTP 404) at {_url(error)}."
-    elif status == 401 and "credentials" in str(error).lower():
-        advice = f"the token is invalid or expired (HTTP 401). {token} with a fresh one."
-    elif isinstance(error, RepositoryNotFoundError) or status == 404:
-        advice = (
-            f"there is no such repository, or it is private (HTTP {status}) at {_url(error)}. "
-            f"Check `repo:` for a typing mistake. {token} if it is private."
-        )
-    elif status == 401:
-        advice = f"the Hub asks for a token (HTTP 401). {token}."
-    elif status == 429:
-        advice = _busy(status)
-    elif status is not None:
-        advice = f"the Hub answered HTTP {status} at {_url(error)}. Run again later."
-    else:
-        what = f"{_reason(error)} (at {_url(error)})"
-        advice = f"{what}. Check the network, HF_ENDPOINT and HTTPS_PROXY."
-    return refusal(f"{where}: {advice}")
-
-
-def _busy(status: int) -> str:
-    limit = status == 429
-    what = (
-        "the Hub's rate limit is reached"
-        if limit
-        else f"the Hub asks to wait over {LONGEST_WAIT} s"
-    )
-    return f"{what} (HTTP {status}). Run again later, or with a token."
-
-
-def refusal(message: str) -> GeometryError:
-    return GeometryError(_without_token(message))
-
-
-def _without_token(message: str) -> str:
-    """Hide the token, which a server may send back in whatever it answers."""
-    token = get_token()
-    return message.replace(token, "<token>") if token else message
 
 
 def _wait_asked_for(response: httpx2.Response) -> float | None:
@@ -368,23 +341,3 @@ def raise_for_status(response: httpx2.Response) -> None:
         hf_raise_for_status(response)
     except ValueError:  # it reads a rate limit with int()
         raise HfHubHTTPError(f"HTTP {response.status_code}", response=response) from None
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, HfHubHTTPError):
-        return f"HTTP {error.response.status_code}"
-    if isinstance(error, httpx2.LocalProtocolError | UnicodeEncodeError):
-        return "a header could not be sent; the token may contain a line break or an accent"
-    if isinstance(error, httpx2.TimeoutException):
-        return str(error) if "complete" in str(error) else f"nothing was received for {TIMEOUT} s"
-    return f"the connection failed ({type(error).__name__}: {error})"
-
-
-def _url(error: Exception) -> str:
-    """Return the address asked for, without what may hold a password or a signature."""
-    try:
-        source: Any = error.response if isinstance(error, HfHubHTTPError) else error
-        url = source.request.url
-    except (AttributeError, RuntimeError):  # httpx2 raises the latter where none is attached
-        return "an unknown address"
-    return str(url.copy_with(query=None, userinfo=b""))
