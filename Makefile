@@ -1,7 +1,9 @@
 # Two commands: `make run` runs the default configuration, `make test` the tests.
-# `make test-slurm` (root on Debian: it installs a Slurm) and `make test-conda` are CI's.
+# `make run GPU=1` installs CuPy too. `make test-storage`, `test-slurm` (root on Debian: it installs a
+# Slurm) and `test-conda` are CI's.
 PYTHON ?= python3
 CORES ?= all
+GPU ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
@@ -11,9 +13,9 @@ ifneq ($(words $(CURDIR)),1)
 $(error The path of this folder has a space in it, $(CURDIR), which Snakemake cannot run from; move it)
 endif
 
-.PHONY: run test test-slurm test-conda soak soak-first soak-second bench clean
+.PHONY: run test test-storage test-slurm test-conda test-gpu soak soak-first soak-second bench clean
 
-run: $(VENV)/run.installed
+run: $(VENV)/run.installed $(if $(GPU),$(VENV)/gpu.installed)
 	$(BIN)/snakemake --cores $(CORES)
 	@echo "The results are in results/: begin with results/geometry/summary.csv"
 
@@ -24,6 +26,13 @@ test: $(VENV)/test.installed
 	$(BIN)/mypy src packages/mamba-cpu/src workflow/scripts
 	$(BIN)/snakemake --lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-storage: $(VENV)/storage.installed
+	$(BIN)/python -m pytest tests/storage
+
+# On a machine with a graphics card; the last line says how many ran.
+test-gpu: $(VENV)/test.installed $(VENV)/gpu.installed
+	$(BIN)/python -m pytest tests/gpu
 
 test-slurm: $(VENV)/cluster.installed
 	$(BIN)/python -m pytest tests/cluster
@@ -59,6 +68,14 @@ $(VENV)/run.installed: requirements/run.txt requirements/constraints.txt | $(VEN
 $(VENV)/test.installed: requirements/test.txt tests/real/requirements.txt $(VENV)/run.installed
 	$(PIP) -r requirements/test.txt
 	$(PIP) --no-deps -r tests/real/requirements.txt
+	@touch $@
+
+$(VENV)/storage.installed: requirements/storage.txt $(VENV)/test.installed
+	$(PIP) -r requirements/storage.txt
+	@touch $@
+
+$(VENV)/gpu.installed: requirements/gpu.txt $(VENV)/run.installed
+	$(PIP) -r requirements/gpu.txt
 	@touch $@
 
 $(VENV)/cluster.installed: requirements/cluster.txt $(VENV)/test.installed

@@ -174,7 +174,6 @@ def revision_name(step: int) -> str:
 
 def save_checkpoint(
     model: OlmoForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
     step: int,
     held_out: torch.Tensor,
     output: Path,
@@ -182,7 +181,6 @@ def save_checkpoint(
     """Write a checkpoint to its own folder in `output` and print its row of the table."""
     folder = output / revision_name(step)
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     loss = evaluate(model, held_out)
     rank, condition, effective = unembedding_geometry(model)
     tokens = step * BATCH * CONTEXT
@@ -194,7 +192,6 @@ def save_checkpoint(
 
 def train(
     model: OlmoForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
     blocks: tuple[torch.Tensor, torch.Tensor],
     steps: int,
     output: Path,
@@ -204,7 +201,7 @@ def train(
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.95), weight_decay=0.1)
     schedule = get_cosine_schedule_with_warmup(optimizer, steps // 25, steps)
     kept = checkpoint_steps(steps)
-    save_checkpoint(model, tokenizer, 0, held_out, output)
+    save_checkpoint(model, 0, held_out, output)
     progress = tqdm(batches(training, steps), total=steps, unit="step")
     for step, batch in enumerate(progress, start=1):
         loss = model(input_ids=batch, labels=batch).loss
@@ -215,7 +212,7 @@ def train(
         optimizer.zero_grad()
         progress.set_postfix(loss=f"{loss.item():.3f}")
         if step in kept:
-            save_checkpoint(model, tokenizer, step, held_out, output)
+            save_checkpoint(model, step, held_out, output)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -244,7 +241,8 @@ def main() -> None:
     print(f"{model.num_parameters():,} parameters, {len(tokenizer):,} tokens in the vocabulary")
     print("\n| revision | tokens | held-out loss | rank | condition number | effective rank |")
     print("|---|---|---|---|---|---|", flush=True)
-    train(model, tokenizer, (training, held_out), arguments.steps, arguments.output)
+    train(model, (training, held_out), arguments.steps, arguments.output)
+    tokenizer.save_pretrained(arguments.output)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """What may stand in the configuration, and what it says of every mistake."""
 
+import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
-from unembedding.workflow.configuration import ConfigurationError, load
+from unembedding.workflow.configuration import ConfigurationError, load, schema
+
+CONFIG_FOLDER = Path(__file__).parents[2] / "config"
 
 LOCAL = {"path": "resources/tiny-olmo"}
 
@@ -167,7 +171,7 @@ def test_a_model_is_either_local_or_on_the_hub():
         ("rows", 0),
         ("rows", -1),
         ("rows", 1.5),
-        ("rows", "100"),
+        ("rows", "a hundred"),
         ("rows", True),
         ("every", 0),
         ("every", True),
@@ -188,7 +192,7 @@ def test_a_repository_of_the_wrong_type_is_a_mistake():
     assert mistake.startswith("models.tiny.repo: should be text") and mistake.endswith("['a/b']")
 
 
-@pytest.mark.parametrize("value", ["no", 0, "false", None])
+@pytest.mark.parametrize("value", ["maybe", 0, "0", None])
 def test_only_true_and_false_switch(value):
     (line,) = mistakes(config(keep_unembedding=value))
     assert line == f"keep_unembedding: should be true or false, not {value!r}"
@@ -386,3 +390,31 @@ def test_keys_of_the_mamba_section_that_would_have_no_effect_are_mistakes():
 @pytest.mark.parametrize("section", ["mamba", "backends"])
 def test_the_other_branches_need_no_model(section):
     assert load({section: {}}).models == {}
+
+
+def test_the_schema_that_editors_read_is_that_of_the_configuration():
+    assert (CONFIG_FOLDER / "config.schema.json").read_text() == schema(), (
+        "python -m unembedding.workflow.configuration > config/config.schema.json, in src/"
+    )
+
+
+@pytest.mark.parametrize("file", sorted(CONFIG_FOLDER.glob("*.yaml")), ids=lambda file: file.name)
+def test_a_shipped_configuration_names_the_schema_and_fits_it(file):
+    text = file.read_text()
+    assert text.startswith("# yaml-language-server: $schema=config.schema.json\n")
+    jsonschema.validate(yaml.safe_load(text), json.loads(schema()))
+
+
+@pytest.mark.parametrize(
+    ("values", "read"),
+    [
+        ({"models": {"m": {"path": "m", "rows": "500"}}}, lambda c: c.models["m"].rows == 500),
+        ({"models": {"m": {"path": "m", "every": "2"}}}, lambda c: c.models["m"].every == 2),
+        ({"models": {}, "keep_unembedding": "false"}, lambda c: c.keep_unembedding is False),
+        ({"mamba": {"scan": {"seconds_per_call": "0.5"}}}, lambda c: c.mamba.scan.seconds_per_call),
+        ({"backends": {"sizes": ["64"], "rows": "99"}}, lambda c: c.backends.rows == 99),
+    ],
+)
+def test_what_the_command_line_gives_as_text_is_read_as_yaml_would(values, read):
+    values = {"models": {"m": {"path": "m"}}} | {k: v for k, v in values.items() if v}
+    assert read(load(values))

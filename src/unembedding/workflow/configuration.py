@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -79,7 +80,13 @@ def _distinct(values: list[Any]) -> list[Any]:
     return values
 
 
-Count = Annotated[int, Field(ge=1, strict=True)]  # strict: neither `true` nor `"1"` is a count
+def _read(value: Any) -> Any:
+    """Read text as YAML would: what `--config` gives arrives as text."""
+    return yaml.safe_load(value) if isinstance(value, str) else value
+
+
+Read = BeforeValidator(_read)
+Count = Annotated[int, Field(ge=1, strict=True), Read]  # strict: `true` is no count
 
 Several = Annotated[list[Item], Field(min_length=1), AfterValidator(_distinct)]
 
@@ -101,9 +108,15 @@ class Model(Section):
 
     path: Annotated[Path | None, BeforeValidator(_path)] = None
     repo: Annotated[str | None, Field(validate_default=True)] = None
-    revisions: Annotated[list[str], BeforeValidator(_revisions), Field(min_length=1)] = ["*"]
+    revisions: Annotated[
+        list[str],
+        BeforeValidator(_revisions, json_schema_input_type=list[str] | str),
+        Field(min_length=1),
+    ] = ["*"]
     every: Count = 1
-    rows: Annotated[Count | None, BeforeValidator(_rows)] = None
+    rows: Annotated[
+        Count | None, BeforeValidator(_rows, json_schema_input_type=int | Literal["all"] | None)
+    ] = None
     unembedding: str | None = None
 
     @field_validator("repo")
@@ -134,7 +147,7 @@ class Scan(Section):
     dim: Annotated[Count, Field(multiple_of=64)] = 64
     state: Literal[16] = 16  # the ladder's C++ steps are written for it
     repeats: Count = 5
-    seconds_per_call: Annotated[float, Field(gt=0)] = 0.15
+    seconds_per_call: Annotated[float, Field(gt=0), Read] = 0.15
 
 
 class MambaModel(Section):
@@ -190,7 +203,7 @@ class Backends(Section):
     repeats: Count = 3
     seconds: Count = 10
     threads: Count = 4
-    rows: Annotated[int, Field(ge=2, strict=True)] = 8192  # one has no covariance
+    rows: Annotated[int, Field(ge=2, strict=True), Read] = 8192  # one has no covariance
     checkpoint: str | None = None
 
 
@@ -204,7 +217,7 @@ class Config(Section):
     precision: Literal["float64", "float32"] = "float64"
     on_rank_deficient: Literal["error", "pseudo_inverse"] = "error"
     download: Literal["tensor", "checkpoint"] = "tensor"
-    keep_unembedding: StrictBool = True
+    keep_unembedding: Annotated[StrictBool, Read] = True
     mamba: Mamba = Mamba()
     backends: Backends = Backends()
 
@@ -241,6 +254,11 @@ def load(values: Mapping[str, Any], files: Iterable[str | Path] = ()) -> Config:
             + "\n".join(f"  {line}" for line in mistakes)
         )
     return config
+
+
+def schema() -> str:
+    """Return the JSON schema of a configuration file, from which editors complete keys."""
+    return json.dumps(Config.model_json_schema(), indent=2) + "\n"
 
 
 def _message(error: Any) -> str:
@@ -311,3 +329,9 @@ def _repeated(node: yaml.Node | None, path: str, visited: set[int]) -> Iterator[
             seen.add(place)
     for place, child in children:
         yield from _repeated(child, f"{place}.", visited)
+
+
+if (
+    __name__ == "__main__"
+):  # python -m unembedding.workflow.configuration > config/config.schema.json
+    print(schema(), end="")

@@ -352,9 +352,3 @@ def test_the_operator_itself_refuses_what_it_would_read_beyond(name, shape):
     operands = plain_case() | {name: torch.zeros(shape)}
     with pytest.raises(RuntimeError, match="must be"):
         kernel().scan(*operands.values())
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")
-def test_another_device_is_refused():
-    with pytest.raises(TypeError, match="CPU only"):
-        selective_scan_fn(**changed("u", lambda x: x.cuda()))
