@@ -10,7 +10,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from unembedding.checkpoints.revisions import run_of
 from unembedding.plotting import save
 from unembedding.records.geometry import Geometry, require_described
 from unembedding.records.summary import identical
@@ -52,7 +51,8 @@ class Point:
     @property
     def run(self) -> str | None:
         """The run whose steps make one line: stage 2 of OLMo has several, of other ingredients."""
-        return run_of(self.revision) if self.training else None
+        training = self.geometry.training
+        return training.run if training else None
 
 
 def plot_model(

@@ -19,6 +19,7 @@ from unembedding.errors import GeometryError
 def resolve_revisions(
     asked: Sequence[str],
     every: int,
+    step: str | None,
     repo: str | None,
     folder: Path | None,
     pinned: Mapping[str, str],
@@ -30,7 +31,7 @@ def resolve_revisions(
     """
     if folder is not None:
         found = local_revisions(folder)
-        names = select_revisions(asked, found, every, str(folder))
+        names = select_revisions(asked, found, every, str(folder), step)
         require_no_braces(found[name] for name in names)
         return dict.fromkeys(names, LOCAL)
     assert repo is not None
@@ -46,7 +47,7 @@ def resolve_revisions(
     }
     commits = [name for name in asked if COMMIT.fullmatch(name) and commit_of(repo, name)]
     available = refs | {commit: commit for commit in commits} | pinned
-    return {name: available[name] for name in select_revisions(asked, available, every, repo)}
+    return {name: available[name] for name in select_revisions(asked, available, every, repo, step)}
 
 
 def _listed(repo: str, asked: Sequence[str]) -> dict[str, str]:

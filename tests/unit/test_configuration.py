@@ -44,6 +44,7 @@ def test_everything_but_the_models_has_a_default():
         "repo": None,
         "revisions": ["*"],
         "every": 1,
+        "step": None,
         "rows": None,
         "unembedding": None,
     }

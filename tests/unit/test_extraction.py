@@ -332,3 +332,14 @@ def test_a_file_whose_name_is_no_text_is_told(tmp_path):
     (tmp_path / os.fsdecode(b"a\xff.safetensors")).touch()
     with pytest.raises(GeometryError, match=r"holds 'a\\udcff.safetensors', whose name is no UTF"):
         open_source(tmp_path, None, "local", "local", "tensor").sizes()
+
+
+def test_weights_that_are_overwritten_while_they_are_read_are_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("unembedding.checkpoints.sources.CHUNK", 64)
+    save_file({HEAD: torch.ones(64, 4)}, tmp_path / "model.safetensors")
+    source = LocalFolder(tmp_path)
+    chunks = source.stream("model.safetensors", 0, source.sizes()["model.safetensors"])
+    next(chunks)
+    save_file({HEAD: torch.zeros(64, 4)}, tmp_path / "model.safetensors")
+    with pytest.raises(GeometryError, match=r"model\.safetensors was changed while it was read"):
+        list(chunks)

@@ -412,7 +412,7 @@ def test_a_refused_connection_names_the_address(hub, repository, monkeypatch, wa
 
 
 def resolved(*asked):
-    return resolve_revisions(list(asked), 1, REPO, None, {})
+    return resolve_revisions(list(asked), 1, None, REPO, None, {})
 
 
 def test_a_mirror_without_a_list_of_revisions_gives_those_that_are_named(hub, repository):
@@ -699,7 +699,7 @@ def commits(hub, waits):
 
 
 def resolve(asked, every=1, pinned=None):
-    return resolve_revisions(asked, every, REPO, None, pinned or {})
+    return resolve_revisions(asked, every, None, REPO, None, pinned or {})
 
 
 def test_branches_and_tags_are_listed_and_pull_requests_on_request(commits):

@@ -16,6 +16,11 @@ HEADS = {
     "GPT-2": ("lm_head.weight", "transformer.wte.weight"),
     "Mamba (transformers)": ("lm_head.weight", "backbone.embeddings.weight"),
     "Mamba (state-spaces)": ("lm_head.weight", "backbone.embedding.weight"),
+    "BLOOM": ("lm_head.weight", "transformer.word_embeddings.weight"),
+    "Gemma 3": ("language_model.lm_head.weight", "language_model.model.embed_tokens.weight"),
+    "Llava": ("lm_head.weight", "model.language_model.embed_tokens.weight"),
+    "compiled": ("_orig_mod.lm_head.weight", "_orig_mod.model.embed_tokens.weight"),
+    "parallel": ("module._orig_mod.lm_head.weight", "module._orig_mod.wte.weight"),
 }
 MODEL_TYPES = (
     *("olmo", "olmo2", "olmo3", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gpt_neox"),
@@ -163,3 +168,33 @@ def test_a_name_the_user_gives_is_exact():
     message = refusal(["lm_head.weight"], exact="lm_head")
     assert "holds no tensor 'lm_head' (`unembedding:` in the configuration)" in message
     assert "  lm_head.weight  64 × 8" in message
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["lm_head.qweight", "lm_head.qzeros", "lm_head.scales"],
+        ["lm_head.weight_g", "lm_head.weight_v"],
+        ["lm_head.parametrizations.weight.original0", "lm_head.parametrizations.weight.original1"],
+    ],
+)
+def test_a_head_that_is_quantised_or_split_is_no_missing_head(parts):
+    message = refusal(["model.embed_tokens.weight", *parts], {"model_type": "new"})
+    assert "has a head that is quantised or split: " + parts[0] in message
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "bailing_moe", "norm_head": True},
+        {"model_type": "baichuan", "vocab_size": 125696},
+    ],
+)
+def test_a_head_whose_rows_are_normalised_in_use_is_refused_by_name(config):
+    message = refusal(["lm_head.weight", "model.embed_tokens.weight"], config)
+    assert "normalises the rows of its head" in message
+
+
+def test_a_head_that_is_not_normalised_is_taken():
+    for config in ({"norm_head": False}, {"model_type": "baichuan", "vocab_size": 64000}):
+        assert choose(["lm_head.weight"], config).tensor == "lm_head.weight"

@@ -7,14 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unembedding.checkpoints.revisions import (
-    Progress,
     by_step,
     folder_name,
     format_revisions,
     local_revisions,
     parse_progress,
     read_revisions,
-    run_of,
     select_revisions,
 )
 from unembedding.errors import GeometryError
@@ -33,7 +31,12 @@ from unembedding.resolution import resolve_revisions
     ],
 )
 def test_checkpoints_of_one_run_share_its_name(name, run):
-    assert run_of(name) == run
+    assert parse_progress(name).run == run
+
+
+def told(name, pattern=None):
+    progress = parse_progress(name, pattern)
+    return progress and (progress.stage, progress.step, progress.tokens)
 
 
 OLMO = [
@@ -50,30 +53,41 @@ BY_STEP = [OLMO[4], OLMO[2], OLMO[3], OLMO[5], OLMO[1], "main"]
 @pytest.mark.parametrize(
     ("name", "progress"),
     [
-        ("step1000-tokens4B", Progress(0, 1000, 4 * 10**9)),
-        ("step0-tokens0B", Progress(0, 0, 0)),
-        ("step738020-tokens3094B", Progress(0, 738020, 3094 * 10**9)),
-        ("step100-tokens410K", Progress(0, 100, 410_000)),
-        ("step500-tokens2M", Progress(0, 500, 2 * 10**6)),
-        ("step500-tokens1.5T", Progress(0, 500, 1_500_000_000_000)),
-        ("step500-tokens4.1b", Progress(0, 500, 4_100_000_000)),
-        ("step500-tokens4096", Progress(0, 500, 4096)),
-        ("stage1-step1000-tokens5B", Progress(1, 1000, 5 * 10**9)),
-        ("stage2-ingredient1-step1000-tokens3B", Progress(2, 1000, 3 * 10**9)),
-        ("stage1_step1000_tokens5B", Progress(1, 1000, 5 * 10**9)),
-        ("step143000", Progress(0, 143000, None)),
-        ("step-1000", Progress(0, 1000, None)),
-        ("step_1000", Progress(0, 1000, None)),
-        ("global_step1000", Progress(0, 1000, None)),
-        ("seed-0/step1000-tokens4B", Progress(0, 1000, 4 * 10**9)),
-        ("step1000-tokens4B-unsharded", Progress(0, 1000, 4 * 10**9)),
+        ("step1000-tokens4B", (0, 1000, 4 * 10**9)),
+        ("step0-tokens0B", (0, 0, 0)),
+        ("step738020-tokens3094B", (0, 738020, 3094 * 10**9)),
+        ("step100-tokens410K", (0, 100, 410_000)),
+        ("step500-tokens2M", (0, 500, 2 * 10**6)),
+        ("step500-tokens1.5T", (0, 500, 1_500_000_000_000)),
+        ("step500-tokens4.1b", (0, 500, 4_100_000_000)),
+        ("step500-tokens4096", (0, 500, 4096)),
+        ("stage1-step1000-tokens5B", (1, 1000, 5 * 10**9)),
+        ("stage2-ingredient1-step1000-tokens3B", (2, 1000, 3 * 10**9)),
+        ("stage1_step1000_tokens5B", (1, 1000, 5 * 10**9)),
+        ("step143000", (0, 143000, None)),
+        ("step-1000", (0, 1000, None)),
+        ("step_1000", (0, 1000, None)),
+        ("global_step1000", (0, 1000, None)),
+        ("seed-0/step1000-tokens4B", (0, 1000, 4 * 10**9)),
+        ("step1000-tokens4B-unsharded", (0, 1000, 4 * 10**9)),
+        ("checkpoint-500", (0, 500, None)),
+        ("iter_0000100", (0, 100, None)),
+        ("ckpt_100", (0, 100, None)),
+        ("epoch-2", (0, 2, None)),
+        ("step=400", (0, 400, None)),
+        ("global_step400", (0, 400, None)),
+        ("12000", (0, 12000, None)),
+        ("step-10k", (0, 10_000, None)),
+        ("100M", (0, 100_000_000, None)),
     ],
 )
 def test_a_name_tells_how_far_training_had_come(name, progress):
-    assert parse_progress(name) == progress
+    assert told(name) == progress
 
 
-@pytest.mark.parametrize("name", ["main", "", "v1.0", "steps", "step", "footstep5", "refs/pr/1"])
+@pytest.mark.parametrize(
+    "name", ["main", "", "v1.0", "steps", "step", "footstep5", "refs/pr/1", "1" * 40, "step1.5"]
+)
 def test_a_name_without_a_step_tells_nothing(name):
     assert parse_progress(name) is None
 
@@ -85,7 +99,7 @@ def test_a_name_without_a_step_tells_nothing(name):
 def test_a_name_is_read_as_it_was_written(stage, step, tokens, unit):
     name = f"stage{stage}-step{step}-tokens{tokens}{unit}"
     scale = {"M": 10**6, "B": 10**9, "T": 10**12}[unit]
-    assert parse_progress(name) == Progress(stage, step, tokens * scale)
+    assert told(name) == (stage, step, tokens * scale)
 
 
 def test_steps_are_ordered_as_numbers_by_stage_and_names_without_a_step_come_last():
@@ -112,10 +126,31 @@ def test_a_pattern_gives_what_it_matches_in_order_of_step():
     assert select_revisions(["step[13]000-*"], OLMO) == [BY_STEP[1], BY_STEP[3]]
 
 
-def test_every_thins_what_a_pattern_matches_and_never_a_name():
+def test_every_thins_what_a_pattern_matches_to_the_last_and_never_a_name():
     assert select_revisions(["step*"], OLMO, every=2) == BY_STEP[:5:2]
     assert select_revisions([*BY_STEP[:3], "step*"], OLMO, every=4) == [*BY_STEP[:3], BY_STEP[4]]
-    assert select_revisions(["step*"], OLMO, every=1000) == BY_STEP[:1]
+    assert select_revisions(["step*"], OLMO, every=3) == [BY_STEP[0], BY_STEP[3], BY_STEP[4]]
+    assert select_revisions(["*"], OLMO, every=1000) == [BY_STEP[0], BY_STEP[4], "main"]
+
+
+def test_every_goes_by_the_number_of_a_step_whatever_it_is_called():
+    names = [f"checkpoint-{n}" for n in (500, 1000, 1500, 2000, 10_000)]
+    assert select_revisions(["*"], names, every=2) == [names[0], names[2], names[4]]
+
+
+def test_every_thins_within_each_run():
+    names = [f"stage2-ingredient{i}-step{n}-tokens{n}B" for i in (1, 2, 3) for n in (1, 2, 3, 4)]
+    kept = [name for name in names if "-step1-" in name or "-step4-" in name]
+    assert sorted(select_revisions(["*"], names, every=3)) == sorted(kept)
+
+
+def test_every_without_steps_is_an_error_that_a_pattern_of_ones_own_mends():
+    names = ["kept.30", "kept.1", "kept.20"]
+    with pytest.raises(GeometryError, match=r"needs a training step in the names.*kept\.1"):
+        select_revisions(["*"], names, every=2, where="m")
+    found = select_revisions(["*"], names, every=2, step=r"\.(\d+)")
+    assert found == ["kept.1", "kept.30"]
+    assert told("kept.20", r"\.(\d+)") == (0, 20, None)
 
 
 def test_what_is_asked_for_twice_is_given_once():
@@ -215,7 +250,7 @@ def test_a_local_model_is_pinned_to_its_folder(tmp_path):
     for name in ("step10", "step9"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").touch()
-    found = resolve_revisions(["*"], 1, None, tmp_path, {"step9": "f" * 40})
+    found = resolve_revisions(["*"], 1, None, None, tmp_path, {"step9": "f" * 40})
     assert list(found.items()) == [("step9", "local"), ("step10", "local")]
 
 
@@ -225,8 +260,8 @@ def test_braces_in_a_local_checkpoint_are_refused_where_it_is_asked_for(tmp_path
         (tmp_path / file).parent.mkdir()
         (tmp_path / file).touch()
     with pytest.raises(GeometryError, match=r"step.*\{1\}.* braces .* Rename"):
-        resolve_revisions(["*"], 1, None, tmp_path, {})
-    assert resolve_revisions(["step2"], 1, None, tmp_path, {}) == {"step2": "local"}
+        resolve_revisions(["*"], 1, None, None, tmp_path, {})
+    assert resolve_revisions(["step2"], 1, None, None, tmp_path, {}) == {"step2": "local"}
 
 
 @pytest.mark.parametrize(
@@ -317,3 +352,40 @@ def test_all_means_branches_and_tags_and_neither_commits_nor_pull_requests():
 def test_a_revision_whose_folder_is_taken_is_refused(name):
     with pytest.raises(GeometryError, match=f"a revision called '{name}' cannot have a folder"):
         select_revisions(["*"], [name, "main"])
+
+
+def weights(*folders):
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_text("")
+
+
+def test_the_output_folder_of_a_trainer_is_its_checkpoints_and_the_model_it_ends_with(tmp_path):
+    weights(tmp_path, tmp_path / "checkpoint-500", tmp_path / "checkpoint-1000")
+    (tmp_path / "training_args.bin").write_text("")
+    (tmp_path / "runs").mkdir()
+    assert list(local_revisions(tmp_path)) == ["checkpoint-500", "checkpoint-1000", "final"]
+    assert local_revisions(tmp_path)["final"] == tmp_path
+
+
+def test_the_arguments_of_a_training_are_no_weights(tmp_path):
+    weights(tmp_path / "checkpoint-500")
+    (tmp_path / "training_args.bin").write_text("")
+    assert list(local_revisions(tmp_path)) == ["checkpoint-500"]
+
+
+def test_a_model_in_the_hubs_cache_is_its_snapshots(tmp_path):
+    first, second = "a" * 40, "b" * 40
+    weights(tmp_path / "snapshots" / first, tmp_path / "snapshots" / second)
+    (tmp_path / "refs").mkdir()
+    (tmp_path / "refs/main").write_text(second)
+    assert local_revisions(tmp_path) == {
+        "main": tmp_path / "snapshots" / second,
+        first: tmp_path / "snapshots" / first,
+    }
+
+
+def test_a_folder_whose_name_has_control_characters_costs_no_other(tmp_path):
+    weights(tmp_path / "step1", tmp_path / "step2\t", tmp_path / "step3\n")
+    assert list(local_revisions(tmp_path)) == ["step1"]

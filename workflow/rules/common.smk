@@ -25,7 +25,7 @@ STARTED = time.time()
 PINS = {}  # of each model, as they were read last
 share_with_jobs()
 try:
-    CONFIG = configuration.load(config, workflow.configfiles)
+    CONFIG = configuration.load(config, workflow.configfiles, workflow.is_main_process)
 except UserError as error:
     raise WorkflowError(str(error)) from None
 

@@ -18,6 +18,7 @@ with logged_to(snakemake.log[0]):
             resolve_revisions(
                 asked=request["revisions"],
                 every=request["every"],
+                step=request["step"],
                 repo=request["repo"],
                 folder=request["path"] and Path(request["path"]),
                 pinned=pinned,

@@ -3,50 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from unembedding.checkpoints.formats.safetensors import read_header
-from unembedding.checkpoints.formats.torch_zip import locate, read_archive
+from unembedding.checkpoints.formats import FORMATS, Format, is_weights
+from unembedding.checkpoints.formats.torch_zip import locate
 from unembedding.checkpoints.layouts import Choice, choose_unembedding
 from unembedding.checkpoints.sources import Source, read_json
 from unembedding.checkpoints.stored import StoredTensor
 from unembedding.errors import GeometryError
 
-
-@dataclass(frozen=True)
-class Format:
-    """A file format of weights: its files, the index that lists its shards, and its reader."""
-
-    single: str
-    index: str
-    suffix: str
-    read: Callable[[Source, str], dict[str, StoredTensor]]
-
-
-# In order of preference: a repository often holds the same weights in both formats.
-FORMATS = (
-    Format(
-        "model.safetensors",
-        "model.safetensors.index.json",
-        ".safetensors",
-        lambda source, file: read_header(source, file)[0],
-    ),
-    Format("pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", read_archive),
-    Format("model.pt", "model.pt.index.json", ".pt", read_archive),
-)
 SHARD = re.compile(r"-of-(\d{1,5})\.")  # in the names of files that are one checkpoint together
-NO_WEIGHTS = (
-    "optim",
-    "scheduler",
-    "scaler",
-    "training_args",
-    "train.",
-    "rng_state",
-    "random_states",
-)
 
 
 class Checkpoint:
@@ -149,5 +116,5 @@ class Checkpoint:
         )
 
     def _files(self, fmt: Format) -> list[str]:
-        files = [name for name in self.source.sizes() if name.endswith(fmt.suffix)]
-        return [name for name in files if not name.startswith(NO_WEIGHTS)]
+        files = self.source.sizes()
+        return [name for name in files if name.endswith(fmt.suffix) and is_weights(name)]

@@ -13,6 +13,7 @@ from unembedding.errors import GeometryError
 
 HEADS = {
     "lm_head.weight": "transformers",
+    "language_model.lm_head.weight": "Gemma 3, Llava, Qwen-VL",
     "model.transformer.ff_out.weight": "hf_olmo",
     "transformer.ff_out.weight": "OLMo",
     "lm_head.w_out.weight": "OLMo-core",
@@ -21,6 +22,10 @@ HEADS = {
 }
 EMBEDDINGS = {
     "model.embed_tokens.weight": "transformers",
+    "language_model.model.embed_tokens.weight": "Gemma 3, Llava, Qwen-VL",
+    "model.language_model.embed_tokens.weight": "the same, as transformers 5 saves them",
+    "transformer.word_embeddings.weight": "BLOOM, Falcon",
+    "word_embeddings.weight": "BLOOM",
     "model.decoder.embed_tokens.weight": "Whisper",
     "model.transformer.wte.weight": "hf_olmo",
     "transformer.wte.weight": "OLMo and GPT-2",
@@ -33,9 +38,28 @@ EMBEDDINGS = {
 
 # A config.json holds only what differs from its class's default, so its silence has a meaning.
 TYING_KEYS = ("tie_word_embeddings", "weight_tying", "tie_embeddings")
-UNTIED = ("olmo", "olmo2", "olmo3", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gpt_neox")
-TIED = ("gemma", "gemma2", "gemma3_text", "gpt2", "hf_olmo", "mamba", "opt", "whisper")
+UNTIED = (
+    *("olmo", "olmo2", "olmo3", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gpt_neox"),
+    *("phi", "phi3", "stablelm", "starcoder2", "granite", "deepseek_v3"),
+)
+TIED = (
+    *("gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "hf_olmo", "mamba", "opt", "whisper"),
+    *("bloom", "falcon", "cohere", "cohere2", "smollm3"),
+)
 TIED_BY_DEFAULT = dict.fromkeys(UNTIED, False) | dict.fromkeys(TIED, True)
+
+# torch.compile and DistributedDataParallel put a name before those of all tensors.
+WRAPPERS = ("_orig_mod.", "module.")
+
+# Heads whose rows are normalised in use: the matrix that is stored is not the one that acts.
+# A scaling of all logits is none of these, and changes nothing: Cohere's `logit_scale` and
+# Granite's `logits_scaling` multiply γ by a number, which g does not see; Gemma's softcapping acts
+# on logits.
+NORMALISED = {
+    "norm_head": "Ling and Bailing",
+    "use_norm_head": "the same",
+}
+NORMALISED_TYPES = {"baichuan": 125696}  # Baichuan2's head, by the size of its vocabulary
 
 
 @dataclass(frozen=True)
@@ -47,6 +71,13 @@ class Choice:
     twin: str | None = None
     """An embedding that a tied checkpoint stores as well, and that should hold the same values."""
     warning: str | None = None
+
+
+def unwrapped(name: str) -> str:
+    """Return a tensor's name without the prefixes of what wrapped the model."""
+    while prefix := next((p for p in WRAPPERS if name.startswith(p)), None):
+        name = name.removeprefix(prefix)
+    return name
 
 
 def says_tied(config: Mapping[str, Any]) -> bool | None:
@@ -73,6 +104,7 @@ def choose_unembedding(
     user gave. Raises GeometryError where there is none, listing the candidates.
     """
     tied = says_tied(config)
+    _require_plain_head(config, where)
     if exact is not None:
         if exact not in shapes:
             raise GeometryError(
@@ -81,6 +113,7 @@ def choose_unembedding(
             )
         return Choice(exact, tied=bool(tied))
     head = _only(HEADS, shapes, where)
+    _require_readable_head(head, shapes, where)
     if head is not None and not tied:
         return Choice(head, tied=False)
     embedding = _only(EMBEDDINGS, shapes, where)
@@ -105,8 +138,36 @@ def choose_unembedding(
     return Choice(embedding, tied=True, warning=warning)
 
 
+def _require_plain_head(config: Mapping[str, Any], where: str) -> None:
+    normalised = next((key for key in NORMALISED if config.get(key) is True), None)
+    vocabulary = NORMALISED_TYPES.get(str(config.get("model_type")))
+    if normalised is None and (vocabulary is None or config.get("vocab_size") != vocabulary):
+        return
+    raise GeometryError(
+        f"{where}: in use this model normalises the rows of its head ({normalised or 'Baichuan2'}),"
+        " so the matrix that is stored is not its unembedding. Save a copy with the rows of the "
+        "head divided by their norms and without that setting, and give it as `path:`."
+    )
+
+
+def _require_readable_head(head: str | None, shapes: Mapping[str, Any], where: str) -> None:
+    """Raise where there is a head that is quantised, or split by a parametrisation."""
+    if head is not None:
+        return
+    for name in HEADS:
+        stem = name.removesuffix("weight")
+        parts = [n for n in shapes if n.startswith(stem) and not n.endswith("bias")]
+        if parts:
+            raise GeometryError(
+                f"{where} has a head that is quantised or split: {', '.join(sorted(parts)[:4])}. "
+                "The embedding is not a substitute. Save a copy with plain weights, and give it as "
+                "`path:`."
+            )
+
+
 def _only(known: Mapping[str, str], shapes: Mapping[str, Any], where: str) -> str | None:
-    found = [name for name in known if name in shapes]
+    """Return the one tensor whose name, without the wrappers' prefixes, is known."""
+    found = [name for name in shapes if unwrapped(name) in known]
     if len(found) > 1:
         raise GeometryError(
             f"{where} holds {' and '.join(map(repr, found))}, which belong to different layouts. "

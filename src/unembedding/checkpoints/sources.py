@@ -53,6 +53,7 @@ class LocalFolder:
         self.bytes_fetched = 0
         self.warnings: list[str] = []
         self.verified: set[str] = set()
+        self._states: dict[str, tuple[int, ...]] = {}
         if not folder.is_dir():
             raise GeometryError(f"There is no folder {folder}. Check `path:` in the configuration.")
 
@@ -66,15 +67,27 @@ class LocalFolder:
 
     def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
         try:
+            self._require_unchanged(name)
             with (self.folder / name).open("rb") as file:
                 file.seek(start)
                 while start < stop and (chunk := file.read(min(CHUNK, stop - start))):
                     yield chunk
                     start += len(chunk)
+            self._require_unchanged(name)
         except OSError as error:
             raise GeometryError(f"{self.where(name)} cannot be read: {error.strerror}.") from None
         if start < stop:
             raise GeometryError(f"{self.where(name)} ends at byte {start}; {stop} were expected.")
+
+    def _require_unchanged(self, name: str) -> None:
+        """Raise where a file is no longer the one of which parts were read before."""
+        state = (self.folder / name).stat()
+        now = (state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
+        if self._states.setdefault(name, now) != now:
+            raise GeometryError(
+                f"{self.where(name)} was changed while it was read. Wait until it is written, and "
+                "run again."
+            )
 
     def digest(self, name: str) -> str | None:
         return None  # a folder says nothing about its files

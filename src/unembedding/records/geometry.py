@@ -97,7 +97,7 @@ def describe(
         repo=found.repo,
         revision=found.revision,
         commit=found.commit,
-        training=parse_progress(found.revision),
+        training=parse_progress(found.revision, asked.step),
         unembedding=Unembedding(
             found.tensor, found.file, found.tied, found.dtype, found.sha256, found.verified
         ),

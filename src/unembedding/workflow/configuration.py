@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -58,9 +59,30 @@ def _rows(value: Any) -> Any:
 
 
 def _path(value: Any) -> Any:
-    if value == "" or (isinstance(value, str) and re.search(r"[{}]", value)):
+    """Check a path, and put in the home folder for `~` and variables of the environment."""
+    if not isinstance(value, str):
+        return value
+    if value == "" or re.search(r"[{}]", value):
         raise ValueError(f"a path, without braces (Snakemake reads them), not {value!r}")
-    return value
+    expanded = _expanded(value)
+    if unset := re.search(r"\$\w+", expanded):
+        raise ValueError(f"{unset[0]} is not set in the environment, in {value!r}")
+    return expanded
+
+
+def _expanded(path: str) -> str:
+    return os.path.expandvars(str(Path(path).expanduser()))
+
+
+def _step(pattern: str | None) -> str | None:
+    """Check a regular expression with a group."""
+    try:
+        groups = re.compile(pattern or "()").groups
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+    if not groups:
+        raise ValueError(f"{pattern!r} has no group, such as `step(\\d+)` has")
+    return pattern
 
 
 def _folder(name: str) -> str:
@@ -114,6 +136,7 @@ class Model(Section):
         Field(min_length=1),
     ] = ["*"]
     every: Count = 1
+    step: Annotated[str | None, AfterValidator(_step)] = None
     rows: Annotated[
         Count | None, BeforeValidator(_rows, json_schema_input_type=int | Literal["all"] | None)
     ] = None
@@ -235,13 +258,18 @@ class Config(Section):
         return backends
 
 
-def load(values: Mapping[str, Any], files: Iterable[str | Path] = ()) -> Config:
+def load(
+    values: Mapping[str, Any], files: Iterable[str | Path] = (), folders: bool = False
+) -> Config:
     """Validate a configuration, and the files it came from for keys that stand in them twice.
+
+    With ``folders`` those that it names have to be there.
 
     Raises ConfigurationError with every mistake, each by its dotted path.
     """
     mistakes = [line for file in files for line in _duplicate_keys(Path(file))]
     mistakes += _shared_folders(values)
+    mistakes += _missing_folders(values) if folders else []
     if not values.keys() & {"models", "mamba", "backends"}:
         mistakes.append("models: missing")
     try:
@@ -301,6 +329,21 @@ def _shared_folders(values: Mapping[str, Any]) -> list[str]:
         "same; rename one"
         for name in (models if isinstance(models, Mapping) else ())
         if (other := first.setdefault(str(name).casefold(), name)) != name
+    ]
+
+
+def _missing_folders(values: Mapping[str, Any]) -> list[str]:
+    """Return a message for each `path:` of a model that is no folder."""
+    models = values.get("models")
+    named = {
+        name: model["path"]
+        for name, model in (models if isinstance(models, Mapping) else {}).items()
+        if isinstance(model, Mapping) and isinstance(model.get("path"), str) and model["path"]
+    }
+    return [
+        f"models.{name}.path: there is no folder {folder}"
+        for name, path in named.items()
+        if not Path(folder := _expanded(path)).is_dir() and not re.search(r"[{}$]", folder)
     ]
 
 

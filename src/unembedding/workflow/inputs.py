@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from unembedding.checkpoints.revisions import LOCAL, local_revisions
+from unembedding.checkpoints.formats import is_weights
+from unembedding.checkpoints.revisions import local_revisions
 from unembedding.checkpoints.sources import state_of
 from unembedding.errors import GeometryError, UserError
 from unembedding.records.files import read_record
@@ -22,8 +23,6 @@ from unembedding.records.stages import Asked
 from unembedding.results import RevisionResults
 from unembedding.workflow.configuration import Config, Model
 from unembedding.workflow.sizing import matrix_width
-
-PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.json")
 
 
 def model_of(config: Config, name: str) -> Model:
@@ -46,6 +45,7 @@ def request_of(model: Model) -> dict[str, Any]:
         "repo": model.repo,
         "revisions": model.revisions,
         "every": model.every,
+        "step": model.step,
         "present": revisions_present(model),
     }
 
@@ -60,10 +60,18 @@ def revisions_present(model: Model) -> list[str]:
 
 def checkpoint_files(model: Model, revision: str) -> list[Path]:
     """Return the files of a local checkpoint; one on the Hub is pinned by its commit instead."""
-    folder = model.path and _listed(model.path, model.path.stat().st_mtime_ns).get(revision)
-    found = (f for pattern in PATTERNS for f in folder.glob(pattern)) if folder else ()
+    folder = _checkpoint(model, revision)
+    files = folder.iterdir() if folder else ()
+    found = (f for f in files if is_weights(f.name) or f.suffix == ".json")
     # A link to nowhere is left to the job, whose error is of one checkpoint, not of the run.
-    return sorted(f for f in found if f.exists())
+    return sorted(f for f in found if f.is_file())
+
+
+def _checkpoint(model: Model, revision: str) -> Path | None:
+    """Return the folder of a local checkpoint."""
+    if model.path is None:
+        return None
+    return _listed(model.path, model.path.stat().st_mtime_ns).get(revision)
 
 
 @cache
@@ -85,6 +93,7 @@ def asked(config: Config, model: str, revision: str, commit: str | None) -> Aske
         precision=config.precision,
         rows=section.rows,
         on_rank_deficient=config.on_rank_deficient,
+        step=section.step,
     )
 
 
@@ -150,10 +159,7 @@ def _made_with(path: Path) -> dict[str, Any] | None:
 
 def width(model: Model, revision: str, results: Path) -> int:
     """Return the width of a revision's matrix; ``results`` is the folder of its results."""
-    folder = model.path
-    if folder is not None and revision != LOCAL:
-        folder = folder / revision
-    return matrix_width(RevisionResults(results), folder)
+    return matrix_width(RevisionResults(results), _checkpoint(model, revision))
 
 
 def require_revision(revision: str, known: Mapping[str, str], model: str) -> None:
