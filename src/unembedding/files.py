@@ -88,6 +88,6 @@ def checksum(content: Any) -> str:
 def read_json_file(path: Path) -> Any:
     """Read a JSON file of this workflow; raise UserError, naming it, where it is damaged."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}). Delete it and run again.") from None

@@ -22,7 +22,7 @@ def cpu_model() -> str:
     """Return the processor's name, or its architecture where the system does not tell."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
-        for line in cpuinfo.read_text().splitlines():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
@@ -31,7 +31,7 @@ def cpu_model() -> str:
 def gpu_models() -> list[str]:
     """Return the NVIDIA cards by name, as the driver lists them; none where it lists nothing."""
     folders = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    lines = [line for file in folders for line in file.read_text().splitlines()]
+    lines = [line for file in folders for line in file.read_text(encoding="utf-8").splitlines()]
     return [line.partition(":")[2].strip() for line in lines if line.startswith("Model")]
 
 
@@ -80,7 +80,7 @@ def _cgroup_limits() -> Iterator[int]:
 
 def _lines(file: Path) -> list[str]:
     try:
-        return file.read_text().splitlines()
+        return file.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
 

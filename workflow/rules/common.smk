@@ -21,6 +21,8 @@ from unembedding.workflow import configuration, inputs, preflight, sizing
 from unembedding.workflow.provenance import code_digest, share_with_jobs
 from unembedding.workflow.salvage import salvage
 
+for stream in (sys.stdout, sys.stderr):
+    stream.reconfigure(errors="backslashreplace")  # not every locale has a γ
 STARTED = time.time()
 PINS = {}  # of each model, as they were read last
 share_with_jobs()
@@ -127,9 +129,7 @@ def every_revision(wildcards, resolved=True):
     """Return (model, folder of the revision) of what is asked for, once it is resolved."""
     models = [wildcards.model] if hasattr(wildcards, "model") else sorted(CONFIG.models)
     return [
-        (model, folder_name(revision))
-        for model in models
-        for revision in pins(model, resolved)
+        (model, folder_name(revision)) for model in models for revision in pins(model, resolved)
     ]
 
 

@@ -205,7 +205,10 @@ def _cached_revisions(folder: Path) -> dict[str, Path]:
     """Return {branch, tag or commit: snapshot} of a ``models--…`` folder of the Hub's cache."""
     snapshots = {sub.name: sub for sub in sorted((folder / "snapshots").iterdir()) if sub.is_dir()}
     refs = [file for file in sorted((folder / "refs").rglob("*")) if file.is_file()]
-    named = {str(ref.relative_to(folder / "refs")): ref.read_text().strip() for ref in refs}
+    named = {
+        str(ref.relative_to(folder / "refs")): ref.read_text(encoding="utf-8").strip()
+        for ref in refs
+    }
     found = {name: snapshots[commit] for name, commit in named.items() if commit in snapshots}
     return found | {c: path for c, path in snapshots.items() if c not in named.values()}
 

@@ -25,12 +25,14 @@ def logged_to(path: str) -> Iterator[None]:
     """
     log = Path(path)
     log.parent.mkdir(parents=True, exist_ok=True)
-    terminal = os.fdopen(os.dup(2), "w", buffering=1)
+    terminal = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
     sys.stdout.flush()
     sys.stderr.flush()
     with log.open("wb", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    for stream in (sys.stdout, sys.stderr):  # in any locale
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
     sys.__stderr__ = terminal  # type: ignore[misc]
     try:
         yield

@@ -75,7 +75,7 @@ def _shape(file: Path, tensor: str) -> tuple[int, ...]:
 
 def _configured_width(checkpoint: Path) -> int | None:
     try:
-        config = json.loads((checkpoint / "config.json").read_text())
+        config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
         return next(config[key] for key in WIDTH_KEYS if isinstance(config.get(key), int))
     except (OSError, ValueError, AttributeError, StopIteration):
         return None

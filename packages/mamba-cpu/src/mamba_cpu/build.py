@@ -70,7 +70,7 @@ class Build:
 def cpu_model() -> str:
     """The processor's name, or its architecture where the system does not tell."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -81,7 +81,7 @@ def cpu_model() -> str:
 def cpu_features() -> frozenset[str]:
     """The features of this machine's CPU, in Linux's names; empty where there is no such list."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return frozenset()
     return frozenset(next((line.split(":")[1].split() for line in lines if "flags" in line), []))
@@ -157,7 +157,7 @@ def build(folder: Path, level: str | None = None) -> Build:
     flags = level_flags(level)
     sources = sorted(SOURCES.glob("*.cpp"))
     parts = [torch.__version__, version, *compiler[1:], *flags]
-    parts += [path.read_text() for path in sorted(SOURCES.glob("*.[ch]*"))]
+    parts += [path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob("*.[ch]*"))]
     library = folder / f"selective_scan-{level}-torch{torch.__version__}-{_digest(parts)}.so"
     if not _is_whole(library):
         _make_folder(folder)
@@ -172,8 +172,8 @@ def build_ladder(folder: Path, level: str | None = None) -> Build:
     version = compiler_version(compiler)
     flags = tuple(flag for flag in level_flags(level) if flag != "-fopenmp")
     sources = sorted((SOURCES / "ladder").glob("*.cpp"))
-    parts = [version, *compiler[1:], *flags, (SOURCES / "vec.h").read_text()]
-    parts += [path.read_text() for path in sorted((SOURCES / "ladder").iterdir())]
+    parts = [version, *compiler[1:], *flags, (SOURCES / "vec.h").read_text(encoding="utf-8")]
+    parts += [path.read_text(encoding="utf-8") for path in sorted((SOURCES / "ladder").iterdir())]
     library = folder / f"ladder-{level}-{_digest(parts)}.so"
     if not _is_whole(library):
         _make_folder(folder)
@@ -267,7 +267,7 @@ def _make_folder(folder: Path) -> None:
 def _is_whole(library: Path) -> bool:
     """Whether a library is there as it was compiled: half of one ends the process in silence."""
     try:
-        return _sha256(library) == _digest_file(library).read_text()
+        return _sha256(library) == _digest_file(library).read_text(encoding="utf-8")
     except OSError:
         return False
 
