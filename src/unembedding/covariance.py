@@ -78,14 +78,21 @@ def rows_used(height: int, rows: int | None, where: Path) -> int:
 def finite_mean(gamma: TensorFile, rows: int) -> np.ndarray:
     """Return the mean row (d, float64); raise GeometryError where γ is damaged or not finite.
 
-    A float64 sum of finite float32 numbers cannot overflow, so it shows any NaN or infinity.
+    A float64 sum of finite float32 numbers cannot overflow, so it shows any NaN or infinity. Rows
+    in float64 are summed as differences from the first one, or a sum of many rows far from zero
+    would lose what tells them apart.
     """
-    total = np.zeros(gamma.tensor(UNEMBEDDING, 2).shape[1])
+    tensor = gamma.tensor(UNEMBEDDING, 2)
+    origin = np.zeros(tensor.shape[1])
+    if tensor.dtype == "F64":
+        origin = next(gamma.blocks(UNEMBEDDING, 1))[0]
+    total = np.zeros(tensor.shape[1])
     for block in gamma.verified_blocks(UNEMBEDDING, rows):
-        total += block.sum(axis=0, dtype=np.float64)
+        differences = block - origin if tensor.dtype == "F64" else block
+        total += differences.sum(axis=0, dtype=np.float64)
     if not np.isfinite(total).all():
         raise GeometryError(_where_not_finite(gamma, rows))
-    return total / rows
+    return origin + total / rows
 
 
 def _where_not_finite(gamma: TensorFile, rows: int) -> str:

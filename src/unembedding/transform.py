@@ -64,11 +64,11 @@ def transform(
         with clock("write"):
             matrix = inverse_sqrt.astype(np.float32)
             blocks = gamma.verified_blocks(UNEMBEDDING, rows)
-            finite = True
+            total = np.zeros(len(mean))
             for block in clock.each("transform", backend.products(blocks, mean, matrix)):
                 writer.write(block)
-                finite = finite and bool(np.isfinite(block.sum()))
-            _require_finite(finite, unembedding)
+                total += block.sum(axis=0, dtype=np.float64)
+            _require_finite(total, unembedding)
             step = block_rows(len(mean))
             for first in range(0, len(mean), step):
                 writer.write(inverse_sqrt[first : first + step].astype(dtype))
@@ -80,7 +80,9 @@ def transform(
             vectors = decomposed.read("eigenvectors", 2)
             projector = backend.scaled_outer(vectors, kept.astype(np.float64))
         residual = whitening_residual(target, backend, projector)
-    return Transformation(rows, found, residual, of_gamma, of_decomposition, writer.sha256)
+    mean_of_g = float(np.abs(total).max()) / rows
+    made = (of_gamma, of_decomposition, writer.sha256)
+    return Transformation(rows, found, residual, mean_of_g, *made)
 
 
 def _kept(
@@ -117,8 +119,8 @@ def _require_made_from(decomposed: TensorFile, gamma: TensorFile) -> None:
         )
 
 
-def _require_finite(finite: bool, where: Path) -> None:
-    if not finite:
+def _require_finite(total: np.ndarray, where: Path) -> None:
+    if not np.isfinite(total).all():  # a sum with one number that is not finite is not
         raise GeometryError(
             f"g of {where} leaves the range of float32: the covariance is too close to one without "
             "full rank, or its values are too small or too large."

@@ -160,7 +160,7 @@ def test_a_width_beyond_32_bits_is_refused_before_any_work():
     [(1e200, "no finite eigendecomposition"), (1.7e308, "whose sum leaves the range of float64")],
 )
 def test_numbers_that_are_too_large_are_told_from_infinite_ones(decomposed, value, said):
-    gamma = np.random.default_rng(0).uniform(0.9, 1, (20, 3)) * value
+    gamma = np.random.default_rng(0).uniform(-1, 1, (20, 3)) * value
     with pytest.raises(GeometryError, match=said):
         decomposed(gamma)
 
@@ -176,3 +176,22 @@ def test_the_same_input_gives_the_same_bytes(tmp_path):
     for name in ("first", "second"):
         decompose(path, tmp_path / name, NumpyBackend(), "float64")
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+
+
+@pytest.mark.parametrize("far", [3e7, 1e10, 1e14])
+def test_float64_rows_far_from_zero_keep_their_spectrum(tmp_path, far):
+    near = with_spectrum(4000, np.geomspace(0.8, 1, 16)) * 30
+    gamma = near + far
+    write_gamma(tmp_path / "gamma", gamma)
+    decompose(tmp_path / "gamma", tmp_path / "d", NumpyBackend(), "float64")
+    exact = (gamma - far) - (gamma - far).mean(axis=0)  # the difference from far is exact
+    expected = np.linalg.eigvalsh(exact.T @ exact / len(exact))
+    np.testing.assert_allclose(load_file(tmp_path / "d")["eigenvalues"], expected, rtol=1e-3)
+
+
+def test_a_constant_column_far_from_zero_has_no_variance(tmp_path):
+    gamma = with_spectrum(4000, np.geomspace(0.8, 1, 16))
+    gamma[:, 3] = 1e15 / 3
+    write_gamma(tmp_path / "gamma", gamma)
+    decompose(tmp_path / "gamma", tmp_path / "d", NumpyBackend(), "float64")
+    assert load_file(tmp_path / "d")["eigenvalues"][0] < 1e-15

@@ -21,7 +21,7 @@ from unembedding.errors import UserError
 from unembedding.files import write_json
 from unembedding.plots import plot_model
 from unembedding.records.files import read_record, table, write_record
-from unembedding.records.geometry import describe, read_geometry
+from unembedding.records.geometry import describe, doubts, read_geometry, reproducibility
 from unembedding.records.stages import (
     Asked,
     Compute,
@@ -369,3 +369,25 @@ def test_made_with_tells_versions_code_and_configuration():
     assert made["code"] == "0123"
     assert made["config"] == config_digest({"a": {"path": "x"}, "b": 1})
     assert made["config"] != config_digest({"a": {"path": "y"}, "b": 1})
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, []),
+        ({"whitening_residual": 0.004}, ["gᵀg / V is the identity to 4.0e-03 only"]),
+        ({"mean_of_g": 0.01}, ["E[g] is zero to 1.0e-02 only"]),
+        ({"reproducibility": 0.5}, ["g may differ by about 5.0e-01 between machines"]),
+    ],
+)
+def test_a_poor_g_is_told_with_its_condition_number(tmp_path, changes, told):
+    geometry = replace(read_geometry(described(tmp_path, "step1")), **changes)
+    found = doubts(geometry)
+    assert [line.partition(" (condition")[0].partition(":")[0] for line in found] == told
+    assert all("(condition number 1.0e+01 in float64)" in line for line in found)
+
+
+def test_reproducibility_grows_with_the_condition_number():
+    assert reproducibility(1e6, "float32") == pytest.approx(0.119, rel=0.01)
+    assert reproducibility(1e6, "float64") == pytest.approx(2.2e-10, rel=0.01)
+    assert reproducibility(None, "float64") is None

@@ -40,6 +40,7 @@ checkpoint resolve_revisions:
         pinned=update(MODEL.pinned),
     log:
         "logs/geometry/{model}/resolve_revisions.log",
+    priority: 1
     conda:
         "../../envs/geometry.yaml"
     resources:
@@ -62,6 +63,7 @@ rule extract_unembedding:
         facts=REVISION.facts("extract"),
     log:
         "logs/geometry/{model}/{revision}/extract.log",
+    priority: 1
     # One submission does all of a revision, but a GPU does not wait for a download.
     group:
         "download" if PLACEMENT.gpus else "revision"
@@ -90,6 +92,7 @@ rule decompose_covariance:
         facts=REVISION.facts("decompose"),
     log:
         "logs/geometry/{model}/{revision}/decompose.log",
+    priority: 1
     group:
         "revision"
     conda:
@@ -122,6 +125,7 @@ rule transform_unembedding:
         profile=REVISION.profile("transform"),
     log:
         "logs/geometry/{model}/{revision}/transform.log",
+    priority: 1
     group:
         "revision"
     conda:
@@ -151,6 +155,7 @@ rule summarize_geometry:
         in_report(GEOMETRY.summary, "Geometry", "summary", result="summary of all checkpoints"),
     log:
         "logs/geometry/summarize_geometry.log",
+    priority: 1
     conda:
         "../../envs/plots.yaml"
     params:
@@ -170,6 +175,7 @@ rule plot_geometry:
         **{p: in_report(MODEL.plot(p), "Geometry", p, plot=p.replace("_", " ")) for p in PLOTS},
     log:
         "logs/geometry/{model}/plot_geometry.log",
+    priority: 1
     conda:
         "../../envs/plots.yaml"
     params:

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 with begun("transform", snakemake) as stage:
     with stage.clock("import"):
         from unembedding.records.files import read_record, write_record
-        from unembedding.records.geometry import describe
+        from unembedding.records.geometry import describe, doubts
         from unembedding.records.stages import Asked, Decomposed, Extracted, Transformed
         from unembedding.transform import transform
+        from unembedding.workflow.joblog import warn
 
     decomposed = read_record(Path(snakemake.input.decompose), Decomposed)
     with stage.computing(decomposed.facts.width, decomposed.facts.precision) as backend:
@@ -33,3 +34,5 @@ with begun("transform", snakemake) as stage:
         Transformed(facts, stage.run()),
     )
     write_record(Path(snakemake.output.geometry), geometry)
+    for doubt in doubts(geometry):
+        warn(f"{geometry.name}: {doubt}")

@@ -46,6 +46,9 @@ class Geometry:
     condition_number: float | None
     effective_rank: float
     whitening_residual: float
+    mean_of_g: float
+    reproducibility: float | None
+    """How far g may differ between machines and numbers of threads, about."""
     precision: str
     decomposition_sha256: str
     causal_sha256: str
@@ -107,6 +110,8 @@ def describe(
         width=used.width,
         **asdict(facts.spectrum),
         whitening_residual=facts.whitening_residual,
+        mean_of_g=facts.mean_of_g,
+        reproducibility=reproducibility(facts.spectrum.condition_number, used.precision),
         precision=used.precision,
         decomposition_sha256=facts.decomposition_sha256,
         causal_sha256=facts.causal_sha256,
@@ -126,8 +131,31 @@ def describe(
             dict.fromkeys([*found.warnings, *(w for run in runs.values() for w in run.warnings)])
         ),
     )
+    geometry.warnings.extend(doubts(geometry))
     require_asked(geometry, asked, "A job of an earlier run may have written it. ")
     return geometry
+
+
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23}
+DOUBTFUL = 1e-3  # a deviation that a person should know of
+
+
+def reproducibility(condition_number: float | None, precision: str) -> float | None:
+    """Return ε · κ: rounding moves the smallest eigenvalue by ε λmax, and g with it."""
+    return condition_number and EPSILON[precision] * condition_number
+
+
+def doubts(geometry: Geometry) -> list[str]:
+    """Return what makes the g of a checkpoint poor, in words; nothing where it is sound."""
+    told = {
+        "gᵀg / V is the identity to {:.1e} only": geometry.whitening_residual,
+        "E[g] is zero to {:.1e} only: γ lies far from zero": geometry.mean_of_g,
+        "g may differ by about {:.1e} between machines": geometry.reproducibility or 0.0,
+    }
+    kappa, precision = geometry.condition_number, geometry.precision
+    better = "" if precision == "float64" else "; `precision: float64` is better"
+    where = f" (condition number {kappa:.1e} in {precision}{better})" if kappa else ""
+    return [words.format(value) + where for words, value in told.items() if value > DOUBTFUL]
 
 
 def require_asked(geometry: Geometry, asked: Asked, perhaps: str = "") -> None:

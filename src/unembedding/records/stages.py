@@ -119,6 +119,9 @@ class Transformation:
     rows: int
     spectrum: Spectrum
     whitening_residual: float
+    """max |gᵀg / V − I|, or of the projector on the part with full rank."""
+    mean_of_g: float
+    """max |E[g]|"""
     unembedding_sha256: str
     decomposition_sha256: str
     causal_sha256: str

@@ -34,6 +34,8 @@ class Row:
     condition_number: float | None
     effective_rank: float
     whitening_residual: float
+    mean_of_g: float
+    reproducibility: float | None
     backend: str
     precision: str
     seconds_extract: float
@@ -133,6 +135,8 @@ def _row(geometry: Geometry, asked: bool, duplicate_of: str | None) -> Row:
         condition_number=geometry.condition_number,
         effective_rank=geometry.effective_rank,
         whitening_residual=geometry.whitening_residual,
+        mean_of_g=geometry.mean_of_g,
+        reproducibility=geometry.reproducibility,
         backend=geometry.backend,
         precision=geometry.precision,
         seconds_extract=geometry.seconds["extract"],
