@@ -43,7 +43,8 @@ def command(
         given = folder / "given.yaml"
         given.write_text(yaml.safe_dump(dict(config), sort_keys=False))
         line += ["--configfile", str(given)]
-    return [*line, "--cores", "2", "--nocolor", *arguments]
+    # The default profile is quiet; tests read off what Snakemake says which jobs run.
+    return [*line, "--quiet", "reason", "--cores", "2", "--nocolor", *arguments]
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:

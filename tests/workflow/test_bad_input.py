@@ -39,13 +39,16 @@ def test_a_wrong_configuration_is_told_before_any_job(tmp_path, mistake):
 
 
 def test_all_mistakes_are_told_at_once(tmp_path):
-    config = {"models": {"m": {"rows": 0}}, "backend": "jax", "colour": "red"}
+    models = {"m": {"rows": 0}, "n": {"path": "models/nowhere"}}
+    config = {"models": models, "backend": "jax", "colour": "red"}
     output = snakemake(tmp_path, config).output
-    assert all(path in output for path in ("models.m", "backend", "colour")), output
+    mistakes = ("models.m", "backend", "colour", "models.n.path: there is no folder models/nowhere")
+    assert all(mistake in output for mistake in mistakes), output
 
 
 @pytest.mark.parametrize("file", ["revisions.tsv", "local/geometry.json", "plots/spectrum.svg"])
 def test_a_result_of_a_model_that_nobody_configured_is_refused_in_a_line(tmp_path, file):
+    matrix(tmp_path / MODEL["path"], random_matrix(1))
     run = snakemake(tmp_path, {"models": {"good": MODEL}}, f"results/geometry/unasked/{file}")
     assert run.code != 0
     assert "\nThere is no model 'unasked' in the configuration, only good.\n" in run.output
@@ -83,7 +86,6 @@ def of_shape(*shape):
 
 
 CHECKPOINTS = {
-    "no-folder": (lambda folder: None, {}, ["no folder", "models/no-folder"]),
     "no-revision": (
         lambda folder: matrix(folder / "step10", random_matrix(1)),
         {"revisions": ["step11"]},

@@ -71,7 +71,7 @@ def test_geometry_json_tells_what_was_found_and_by_what_means(default):
     assert set(found["seconds"]) == set(STAGES)
     assert found["bytes_fetched"] == 0
     assert found["warnings"] == []
-    assert found["training"] == {"stage": 0, "step": 2500, "tokens": 10_000_000}
+    assert found["training"] == {"stage": 0, "step": 2500, "tokens": 10_000_000, "run": ""}
 
 
 def test_blas_uses_the_threads_that_the_job_was_given(default):

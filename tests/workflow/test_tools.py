@@ -3,7 +3,7 @@
 from running import snakemake
 
 
-def test_lint_finds_nothing(tmp_path, finished, config):
-    run = snakemake(tmp_path, config, "--lint")
+def test_lint_finds_nothing(workspace, config):
+    run = snakemake(workspace, config, "--lint")
     assert run.code == 0, run.output
     assert "Congratulations" in run.output

@@ -17,7 +17,7 @@ from unembedding.errors import UserError
 from unembedding.records.manifest import write_manifest
 from unembedding.records.pins import read_pins, read_resolution
 from unembedding.results import BACKENDS, CHOICE, GEOMETRY, MODEL, PLOTS, REVISION, ModelResults
-from unembedding.workflow import configuration, inputs, preflight, sizing
+from unembedding.workflow import configuration, inputs, preflight, sizing, terminal
 from unembedding.workflow.provenance import code_digest, share_with_jobs
 from unembedding.workflow.salvage import salvage
 
@@ -35,8 +35,7 @@ PLACEMENT = sizing.placement(CONFIG.backend)
 BACKEND_ENV = f"../../envs/{PLACEMENT.environment}.yaml"
 UNEMBEDDING = REVISION.unembedding if CONFIG.keep_unembedding else temp(REVISION.unembedding)
 COMPARISON = CONFIG.backends
-# Said of every model whose revisions are resolved for the first time, and cannot be.
-logger.addFilter(lambda record: not str(record.msg).startswith("Cannot restore "))
+logger.addFilter(lambda record: not terminal.is_noise(str(record.msg)))
 
 
 wildcard_constraints:
@@ -232,15 +231,10 @@ def results_there():
     """Return the lines that end a successful run."""
     results = {
         GEOMETRY.summary: "one row per model and revision",
-        MODEL.folder / "plots": "the geometry over training",
-        REVISION.folder: "γ, its decomposition, g, profiles",
         BACKENDS: "which eigensolver is fastest here",
         "results/mamba": "the selective scan on this machine's CPU",
     }
-    there = {
-        str(place): what
-        for place, what in results.items()
-        if any(Path().glob(str(place).format(model="*", revision="*")))
-    }
+    there = {str(place): what for place, what in results.items() if Path(place).exists()}
     there["--report report.html"] = "added to the same command: all of it on one page"
-    return ["Done:", *(f"  {place:37} {what}" for place, what in there.items())]
+    lines = terminal.table(GEOMETRY.summary) if CONFIG.models and GEOMETRY.summary.exists() else []
+    return [*lines, "", "Done:", *(f"  {place:30} {what}" for place, what in there.items())]

@@ -14,7 +14,8 @@ with begun("transform", snakemake) as stage:
         from unembedding.records.geometry import describe, doubts
         from unembedding.records.stages import Asked, Decomposed, Extracted, Transformed
         from unembedding.transform import transform
-        from unembedding.workflow.joblog import warn
+        from unembedding.workflow.joblog import tell, warn
+        from unembedding.workflow.terminal import finished_line
 
     decomposed = read_record(Path(snakemake.input.decompose), Decomposed)
     with stage.computing(decomposed.facts.width, decomposed.facts.precision) as backend:
@@ -34,5 +35,6 @@ with begun("transform", snakemake) as stage:
         Transformed(facts, stage.run()),
     )
     write_record(Path(snakemake.output.geometry), geometry)
+    tell(finished_line(geometry, stage.results, Path(snakemake.input.pinned)))
     for doubt in doubts(geometry):
         warn(f"{geometry.name}: {doubt}")

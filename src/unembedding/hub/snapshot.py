@@ -119,6 +119,7 @@ class Snapshot(LocalFolder):
                     "Unset HF_HUB_OFFLINE, so that it can be fetched again."
                 )
             _fetch_again(self.repository, name)
+            self._states.pop(name, None)
             self.bytes_fetched += self.sizes()[name]
             if (found := self._hash(name, expected)) != expected:
                 raise differs(self.repository.where(name), found)

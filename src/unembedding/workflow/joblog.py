@@ -47,10 +47,15 @@ def logged_to(path: str) -> Iterator[None]:
             sys.stderr.flush()
 
 
+def tell(message: str) -> None:
+    """Print a line into the log and on the terminal."""
+    for place in (sys.stderr, sys.__stderr__):
+        print(printable(message), file=place, flush=True)
+
+
 def warn(message: str) -> None:
     """Print a warning into the log and on the terminal."""
-    for place in (sys.stderr, sys.__stderr__):
-        print(f"Warning: {printable(message)}", file=place)
+    tell(f"Warning: {message}")
 
 
 def _named(error: Exception, log: Path) -> Exception:

@@ -26,6 +26,7 @@ class Stage:
     job: Any
     """Snakemake's object of the rule."""
     clock: Stopwatch
+    results: RevisionResults
     compute: Compute | None = None
     given: dict[str, Any] = field(default_factory=dict)
 
@@ -87,6 +88,7 @@ def begun(name: str, job: Any) -> Iterator[Stage]:
     log, profile = Path(job.log[0]), Path(job.output.profile[0]).with_suffix("")
     script = sys._getframe(2)
     with logged_to(str(log)), profiled(name, profile, log, script) as clock:
-        for leaving in RevisionResults(profile.parents[1]).made_after(name):
+        results = RevisionResults(profile.parents[1])
+        for leaving in results.made_after(name):
             leaving.unlink(missing_ok=True)
-        yield Stage(job, clock)
+        yield Stage(job, clock, results)
