@@ -12,6 +12,9 @@ with logged_to(snakemake.log[0]):
     from mamba_cpu.build import build, build_ladder
     from unembedding.files import write_json
 
+    # They are of another kernel from here on, also where this one does not compile.
+    for measured in snakemake.params.measured:
+        Path(measured).unlink(missing_ok=True)
     record = Path(snakemake.output.record)
     kernel = build(record.parent)
     ladder = build_ladder(record.parent)

@@ -7,6 +7,7 @@ nothing here touches the network.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -63,8 +64,9 @@ def checkpoint_files(model: Model, revision: str) -> list[Path]:
     folder = _checkpoint(model, revision)
     files = folder.iterdir() if folder else ()
     found = (f for f in files if is_weights(f.name) or f.suffix == ".json")
-    # A link to nowhere is left to the job, whose error is of one checkpoint, not of the run.
-    return sorted(f for f in found if f.is_file())
+    # A link to nowhere, or what may not be read, is left to the job: its error is of one
+    # checkpoint, and Snakemake's would be of the run.
+    return sorted(f for f in found if f.is_file() and os.access(f, os.R_OK))
 
 
 def _checkpoint(model: Model, revision: str) -> Path | None:
