@@ -88,14 +88,15 @@ def _lines(file: Path) -> list[str]:
 def allotment(threads: int, mem_mb: int | None) -> dict[str, Any]:
     """Return what a job asked for beside what it was given, with a warning where that is less.
 
-    More is no reason for one: a submission of several jobs is given what the largest asked for.
+    More is no reason for one: a submission of several jobs is given what the largest asked for. Nor
+    are fewer CPUs than were asked for where the machine has no more.
     Slurm's own number counts where it is larger, since Snakemake lowers ``threads`` to the CPUs it
     finds.
     """
     cpus, memory = cpus_allowed(), memory_limit_mb()
     threads = max(threads, int(os.environ.get("SLURM_CPUS_PER_TASK", 0)))
     warnings = []
-    if cpus < threads:
+    if cpus < min(threads, os.cpu_count() or threads):
         warnings.append(f"{threads} threads were asked for, and the job may use {cpus} CPUs")
     if mem_mb and memory and memory < mem_mb:
         warnings.append(f"{mem_mb} MB were asked for, and the job may use {memory} MB")

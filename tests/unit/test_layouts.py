@@ -26,7 +26,7 @@ MODEL_TYPES = (
     *("olmo", "olmo2", "olmo3", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gpt_neox"),
     *("gemma", "gemma2", "gemma3_text", "gpt2", "mamba", "opt", "whisper"),
 )
-EMBEDDINGS = [*{embedding for _, embedding in HEADS.values()}, "wte.weight"]
+EMBEDDINGS = [*dict.fromkeys(embedding for _, embedding in HEADS.values()), "wte.weight"]
 DECOYS = [
     f"{prefix}{block}.{layer}.{name}.weight"
     for prefix, block, name in [

@@ -7,7 +7,7 @@ import pytest
 import torch
 from checkpoints import by_hand, matrix, random_matrix, values
 from independent import assert_geometry, causal
-from running import succeed
+from running import snakemake, succeed
 from safetensors.numpy import load_file
 
 LOCAL = "results/geometry/second/local"
@@ -82,3 +82,11 @@ def test_the_tensor_may_be_named_where_the_layout_is_unknown(tmp_path):
     results = "results/geometry/odd/local"
     succeed(tmp_path, config, f"{results}/geometry.json")
     assert_geometry(tmp_path / results, values(gamma))
+
+
+def test_until_a_stage_says_that_nothing_of_it_was_made_and_what_to_name(tmp_path):
+    matrix(tmp_path / "models/only", random_matrix(1))
+    config = {"models": {"only": {"path": "models/only"}}}
+    run = snakemake(tmp_path, config, "--until", "extract_unembedding")
+    assert "Nothing of extract_unembedding was made" in run.output
+    assert "Name a target instead: `unembeddings`" in run.output

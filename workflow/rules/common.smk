@@ -221,10 +221,12 @@ def announce():
 
 def finish(failed):
     """Summarize what is left of a run that failed; list the results; say what there is."""
-    lines = salvage(CONFIG, GEOMETRY, Path("logs/geometry"), STARTED) if failed else results_there()
+    logs = Path("logs/geometry")
+    until = inputs.until_nothing(workflow.dag_settings.until, logs, STARTED)
+    lines = salvage(CONFIG, GEOMETRY, logs, STARTED) if failed else results_there()
     if CONFIG.models and GEOMETRY.folder.is_dir():
         write_manifest(GEOMETRY, CONFIG.keep_unembedding)
-    print("\n".join(["", *lines]))
+    print("\n".join(["", *until, *lines]))
 
 
 def results_there():

@@ -173,6 +173,20 @@ def require_revision(revision: str, known: Mapping[str, str], model: str) -> Non
         )
 
 
+def until_nothing(until: Iterable[str], logs: Path, since: float) -> list[str]:
+    """Return lines for a run `--until` a rule whose jobs are known only once revisions are."""
+    stages = {"extract_unembedding", "decompose_covariance", "transform_unembedding"}
+    behind = sorted(stages.intersection(until))
+    if not behind or any(log.stat().st_mtime >= since for log in logs.glob("*/*/*.log")):
+        return []
+    return [
+        f"Nothing of {', '.join(behind)} was made: with --until Snakemake does not resolve the",
+        "revisions, so it knows none of these jobs. Name a target instead: `unembeddings`, or a",
+        "file.",
+        "",
+    ]
+
+
 def compared_rows(config: Config) -> int | None:
     """Return how many rows a job of the comparison uses: the configuration's, or the model's."""
     if config.backends.checkpoint is None:

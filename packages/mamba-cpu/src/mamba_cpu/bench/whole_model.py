@@ -7,6 +7,7 @@ import io
 import pstats
 import resource
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +108,8 @@ def load_tokens(
     if path is None:
         raise ValueError(f"mamba.sequence.kind is {kind!r}, which needs mamba.sequence.path")
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        with Path(path).open(encoding="utf-8-sig") as file:
+            text = _bases(file, length) if kind == "fasta" else file.read(length)
     except UnicodeDecodeError as error:
         raise MambaCpuError(
             f"mamba.sequence.path: {path} is not text in UTF-8 (byte {error.start}). "
@@ -117,14 +119,24 @@ def load_tokens(
         raise MambaCpuError(
             f"mamba.sequence.path: {path} cannot be read ({error.strerror}). Name a file of text."
         ) from error
-    if kind == "fasta":
-        bases = (line for line in text.splitlines() if not line.startswith((">", ";")))
-        text = "".join("".join(bases).split())
     if not text:
         found = "no sequence, only headers or nothing" if kind == "fasta" else "no character"
         raise MambaCpuError(f"mamba.sequence.path: {path} has {found}. Name a file that has some.")
     codes = torch.tensor(list(text[:length].encode()[:length]))
     return codes.remainder(vocabulary)[None]
+
+
+def _bases(lines: Iterable[str], most: int) -> str:
+    """The first sequences of a FASTA file, one after another, up to so many letters."""
+    found: list[str] = []
+    count = 0
+    for line in lines:
+        if not line.startswith((">", ";")):
+            found.append("".join(line.split()))
+            count += len(found[-1])
+            if count >= most:
+                break
+    return "".join(found)
 
 
 def compare(model: nn.Module, tokens: Tensor, repeats: int = 3) -> Comparison:
@@ -172,8 +184,8 @@ def interleaved(model: nn.Module, tokens: Tensor, repeats: int) -> dict[str, flo
 
 @torch.inference_mode()
 def forward(model: nn.Module, tokens: Tensor) -> Tensor:
-    """The logits, without a cache."""
-    return model(tokens, use_cache=False).logits
+    """The logits of the last token, without a cache: those of all take length · vocabulary."""
+    return model(tokens, use_cache=False, logits_to_keep=1).logits
 
 
 def profile(model: nn.Module, tokens: Tensor) -> cProfile.Profile:
