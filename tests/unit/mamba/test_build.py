@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from mamba_cpu import BuildError, build, load_kernel, ops, selective_scan_fn
 from mamba_cpu.bench.variants import all_variants, make_inputs
 from mamba_cpu.reference import selective_scan_reference
 
-SCRIPTS = Path(__file__).parents[3] / "packages/mamba-cpu/src"
+PACKAGE = build.SOURCES.parents[1]
 
 
 @pytest.fixture
@@ -45,11 +44,38 @@ def test_the_same_library_in_another_folder_is_not_loaded_twice(kernel, tmp_path
     load = "import sys, mamba_cpu as s; [print(s.load_kernel(f).level) for f in sys.argv[1:]]"
     done = subprocess.run(
         [sys.executable, "-c", load, kernel.library.parent, tmp_path],
-        env={"PYTHONPATH": str(SCRIPTS), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(PACKAGE), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
     )
     assert done.stdout.split() == [kernel.level] * 2, done.stderr
+
+
+def cut_in_half(library):
+    with library.open("r+b") as file:
+        file.truncate(library.stat().st_size // 2)
+
+
+def with_one_bit_changed(library):
+    content = bytearray(library.read_bytes())
+    content[len(content) // 2] ^= 1
+    library.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [cut_in_half, with_one_bit_changed])
+def test_a_damaged_library_is_compiled_again(tmp_path, damage):
+    library = build.build_ladder(tmp_path).library
+    whole = library.read_bytes()
+    damage(library)
+    assert build.build_ladder(tmp_path).library.read_bytes() == whole
+    assert [file.name for file in tmp_path.iterdir()] == [library.name]
+
+
+def test_a_library_that_the_system_does_not_load_is_named(monkeypatch, kernel, tmp_path):
+    monkeypatch.setattr(build, "_loaded", {})
+    (tmp_path / "kernel.so").touch()
+    with pytest.raises(BuildError, match=r"kernel\.so cannot be loaded: .*mounted noexec"):
+        build.load(replace(kernel, library=tmp_path / "kernel.so"))
 
 
 def test_another_build_of_the_level_needs_a_new_process(kernel):

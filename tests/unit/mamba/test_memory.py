@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[3] / "packages/mamba-cpu/src"
+from mamba_cpu import build
+
+PACKAGE = build.SOURCES.parents[1]
 SHORT, LONG, DIM, STATE = 4096, 131072, 16, 16
 TENSOR = LONG * DIM * 4  # bytes of u; an intermediate with a state is as many times larger
 
@@ -49,7 +50,7 @@ def growth(folder, layout, threads, out):
     arguments = [folder, layout, threads, out, SHORT, LONG, DIM, STATE]
     done = subprocess.run(
         [sys.executable, "-c", GROWTH, *map(str, arguments)],
-        env={"PYTHONPATH": str(SCRIPTS), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(PACKAGE), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=True,

@@ -152,7 +152,7 @@ def test_threads_over_time_agree_where_channels_are_few(threads):
 
 
 def test_a_decay_that_underflows_stays_finite():
-    ones = torch.ones(1, 16, 10_000)
+    ones = torch.ones(1, 16, 2048)
     A = torch.full((16, 16), -16.0)
     y = selective_scan_fn(ones, ones, A, ones, ones)
     expected, _ = selective_scan_reference(ones, ones, A, ones, ones)

@@ -2,7 +2,8 @@
 
 A build is one shared library, named after everything it depends on: the instruction set, torch's
 version, the compiler and its flags, the sources. It is written under a temporary name and renamed,
-so that jobs that share a folder never load half a file.
+so that jobs that share a folder never load half a file. It ends with its own SHA-256, which loaders
+do not read: one file, so that no job sees the digest of another build than the one beside it.
 """
 
 from __future__ import annotations
@@ -207,13 +208,15 @@ def load(build: Build) -> None:
 
 
 def compile_library(compiler: list[str], arguments: list[str], library: Path) -> None:
-    """Compile to a temporary name beside `library`, then rename. Raises BuildError."""
+    """Compile to a temporary name beside `library`, add the digest, rename. Raises BuildError."""
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as folder:
         partial = Path(folder) / library.name
         _run([*compiler, *arguments, "-shared", "-o", str(partial)])
         if not partial.exists():
             raise BuildError(f"`{shlex.join(compiler)}` wrote no library: is it a C++ compiler?")
-        _digest_file(library).write_text(_sha256(partial))
+        digest = hashlib.sha256(partial.read_bytes()).digest()
+        with partial.open("ab") as file:
+            file.write(digest)
         partial.rename(library)
 
 
@@ -267,17 +270,11 @@ def _make_folder(folder: Path) -> None:
 def _is_whole(library: Path) -> bool:
     """Whether a library is there as it was compiled: half of one ends the process in silence."""
     try:
-        return _sha256(library) == _digest_file(library).read_text(encoding="utf-8")
+        content = library.read_bytes()
     except OSError:
         return False
-
-
-def _digest_file(library: Path) -> Path:
-    return library.with_suffix(".sha256")
-
-
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    size = hashlib.sha256().digest_size
+    return hashlib.sha256(content[:-size]).digest() == content[-size:]
 
 
 def _digest(parts: list[str]) -> str:

@@ -1,6 +1,6 @@
 // The kernel as a torch.library operator: tensors in, plain pointers out, threads as torch is told.
 //
-// Shapes and dtypes are checked in interface.py, where an error can say what to do about it; what is
+// Shapes and dtypes are checked in ops.py, where an error can say what to do about it; what is
 // checked again here is what would otherwise read or write outside a tensor.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
