@@ -1,0 +1,203 @@
+"""The direction of a concept in g: linear discriminant analysis with Ledoit and Wolf's covariance.
+
+Of the n × d rows G of a synset's members, with mean m and centred rows x (Park et al. 2024,
+arXiv 2406.01506, section 5; Ledoit & Wolf 2004):
+
+    S = Σ xxᵀ / n    μ = tr S / d    Δ = ‖S − μI‖²    β = (Σ ‖x‖⁴ / n − ‖S‖²) / n
+    δ = min(β, Δ) / Δ    Σ = (1 − δ) S + δμI    v = Σ⁺m    ℓ = (mᵀv / vᵀv) v
+
+No d × d matrix is formed where n ≤ d. With H = GGᵀ, its centred K and q, the products of the
+centred rows with m, the matrix inversion lemma gives (K + nδμ / (1 − δ) I) c = q and v as a
+multiple of Gᵀ(1/n − (c − c̄)), and K alone gives δ. Subsets of the members reuse blocks of H. Where
+n > d, S is built instead, and the parts of a set give the set's by a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from unembedding.concepts.categories import Categories
+
+Gram = Callable[[np.ndarray], np.ndarray]
+"""Returns A Aᵀ of a matrix A, float64: nearly all of the work, and so what a GPU would do."""
+
+SUBSETS = ("all", "train", "half0", "half1")
+BLOCK = 2048  # columns of a product that is formed in float32 and summed in float64
+
+
+def gram_float64(matrix: np.ndarray) -> np.ndarray:
+    """Return A Aᵀ, all in float64."""
+    wide = matrix.astype(np.float64, copy=False)
+    return wide @ wide.T
+
+
+def gram_float32(matrix: np.ndarray) -> np.ndarray:
+    """Return A Aᵀ with products in float32: half the time, and ℓ is the same to 1e-7."""
+    total = np.zeros((len(matrix), len(matrix)))
+    for first in range(0, matrix.shape[1], BLOCK):
+        block = np.ascontiguousarray(matrix[:, first : first + BLOCK])
+        total += block @ block.T  # NumPy sees that it is symmetric, and calls syrk
+    return total
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Directions of S synsets, all found from one kind of subset of their members."""
+
+    vectors: np.ndarray
+    """ℓ (S × d, float64); NaN where no member is in the subset."""
+    shrinkage: np.ndarray
+    """δ (S, float64), from 0, the sample's covariance, to 1, a multiple of the identity."""
+
+
+def find_directions(
+    g: np.ndarray, categories: Categories, gram: Gram = gram_float32
+) -> dict[str, Directions]:
+    """Return the directions of all synsets from each of ``SUBSETS`` of their members.
+
+    ``g`` (float32 or float64) has a row for each of ``categories.tokens``.
+    """
+    width = g.shape[1]
+    vectors = np.empty((len(SUBSETS), len(categories), width))
+    shrinkage = np.empty((len(SUBSETS), len(categories)))
+    large = np.flatnonzero(categories.sizes > width).tolist()
+    for synset in large:
+        rows, subsets = g[categories.places(synset)], subsets_of(categories, synset)
+        for i, found in enumerate(_of_large(rows, subsets, gram)):
+            vectors[i, synset], shrinkage[i, synset] = found
+    for cover, group in _covers(categories, large):
+        covered = categories.places(cover)
+        products = _products(g[covered], gram)
+        for synset in group:
+            places = categories.places(synset)
+            within = np.searchsorted(covered, places)
+            block = products[np.ix_(within, within)]
+            weights = np.zeros((len(SUBSETS), len(places)))
+            for i, chosen in enumerate(subsets_of(categories, synset)):
+                part = block[np.ix_(chosen, chosen)]
+                weights[i, chosen], shrinkage[i, synset] = combine(part, width)
+            vectors[:, synset] = weights @ g[places]
+    vectors[np.isnan(shrinkage)] = np.nan
+    return {name: Directions(vectors[i], shrinkage[i]) for i, name in enumerate(SUBSETS)}
+
+
+def subsets_of(categories: Categories, synset: int) -> list[np.ndarray]:
+    """Return which members (bool) are in each of ``SUBSETS``."""
+    members = categories.of(synset)
+    held_out, half = categories.held_out[members], categories.half[members]
+    return [np.ones(len(half), bool), ~held_out, half == 0, half == 1]
+
+
+def combine(products: np.ndarray, width: int) -> tuple[np.ndarray, float]:
+    """Return the weights of the members' rows that add up to ℓ (n), and δ.
+
+    ``products`` (n × n, float64) are those of the rows with each other, whose width is d. Without
+    members δ is NaN.
+    """
+    n = len(products)
+    if n == 0:
+        return np.empty(0), np.nan
+    with_mean = products.mean(axis=1)  # of each row
+    mean_square = with_mean.mean()
+    centred = products - with_mean[:, None]
+    centred -= with_mean - mean_square
+    squares = centred.diagonal().copy()
+    shrinkage, scale = shrink(squares, np.vdot(centred, centred) / n**2, width)
+    weights = np.full(n, 1 / n)
+    if 0 < shrinkage < 1 and scale > 0:
+        centred.flat[:: n + 1] += n * shrinkage * scale / (1 - shrinkage)
+        solution = _solve(centred, with_mean - mean_square)
+        weights -= solution - solution.mean()
+    with_direction = products @ weights
+    return _rescaled(weights, with_direction.mean(), weights @ with_direction), shrinkage
+
+
+def shrink(squares: np.ndarray, norm: float, width: int) -> tuple[float, float]:
+    """Return Ledoit and Wolf's δ and μ from ‖x‖² of each of n centred rows, and from ‖S‖²."""
+    n, trace = len(squares), squares.mean()
+    distance = norm - trace**2 / width
+    error = (np.square(squares).mean() - norm) / n
+    # One row, or S a multiple of I: any δ gives the same Σ, up to its scale.
+    shrinkage = min(max(error, 0.0), distance) / distance if distance > 0 else 1.0
+    return shrinkage, trace / width
+
+
+def _products(rows: np.ndarray, gram: Gram) -> np.ndarray:
+    """Return the products of rows with each other, so that float32 rounds only their differences.
+
+    The rows are centred for ``gram``, and what that takes from the products is given back.
+    """
+    centre = rows.mean(axis=0, dtype=np.float64)
+    with_centre = rows @ centre
+    products = gram((rows - centre).astype(rows.dtype, copy=False))
+    products += with_centre[:, None]
+    products += with_centre - centre @ centre
+    return products
+
+
+def _of_large(
+    rows: np.ndarray, subsets: Sequence[np.ndarray], gram: Gram
+) -> Iterator[tuple[np.ndarray, float]]:
+    """Yield ℓ and δ of each of ``SUBSETS`` of more rows than their width."""
+    _, train, first, second = subsets
+    centre = rows.mean(axis=0, dtype=np.float64)
+    centred = (rows - centre).astype(rows.dtype, copy=False)
+    of_first, of_second = gram(centred[first].T), gram(centred[second].T)
+    yield _from_moment(centred, centre, of_first + of_second)
+    of_train = of_first + of_second
+    of_train -= gram(centred[~train].T)
+    yield _from_moment(centred[train], centre, of_train)
+    yield _from_moment(centred[first], centre, of_first)
+    yield _from_moment(centred[second], centre, of_second)
+
+
+def _from_moment(
+    rows: np.ndarray, centre: np.ndarray, moment: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Return ℓ and δ of rows r + centre from Σ rrᵀ, which is overwritten."""
+    n, width = rows.shape
+    if n == 0:
+        return np.full(width, np.nan), np.nan
+    shift = rows.mean(axis=0, dtype=np.float64)
+    moment /= n
+    moment -= np.outer(shift, shift)
+    shrinkage, scale = shrink(_squares(rows, shift), np.vdot(moment, moment), width)
+    mean = direction = centre + shift
+    if 0 < shrinkage < 1 and scale > 0:
+        moment *= 1 - shrinkage
+        moment.flat[:: width + 1] += shrinkage * scale
+        direction = _solve(moment, mean)
+    return _rescaled(direction, mean @ direction, direction @ direction), shrinkage
+
+
+def _squares(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    blocks = (rows[first : first + BLOCK] - mean for first in range(0, len(rows), BLOCK))
+    return np.concatenate([np.square(block).sum(axis=1) for block in blocks])
+
+
+def _solve(symmetric: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Solve for a positive definite matrix, which is overwritten."""
+    factor = cho_factor(symmetric.T, overwrite_a=True, check_finite=False)
+    return cho_solve(factor, right, check_finite=False)
+
+
+def _rescaled(vector: np.ndarray, along: float, square: float) -> np.ndarray:
+    """Return (mᵀv / vᵀv) v; where v is zero, so is ℓ."""
+    return vector * (along / square if square > 0 else 0.0)
+
+
+def _covers(categories: Categories, large: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+    """Yield synsets with those below them, whose members are all among theirs; none is large."""
+    groups: dict[int, list[int]] = {}
+    cover: dict[int, int] = {}
+    for synset in np.argsort(categories.depth, kind="stable").tolist():  # parents first
+        if synset in large:
+            continue
+        parents = categories.edges[categories.edges[:, 1] == synset, 0].tolist()
+        cover[synset] = next((cover[p] for p in parents if p in cover), synset)
+        groups.setdefault(cover[synset], []).append(synset)
+    yield from groups.items()
