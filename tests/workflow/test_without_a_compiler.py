@@ -16,6 +16,8 @@ def run(tmp_path_factory):
     tools.mkdir()
     for name in ("bash", "sh", "which"):
         (tools / name).symlink_to(which(name))
+    (folder / "results/mamba").mkdir(parents=True)
+    (folder / "results/mamba/scan.csv").write_text("of an earlier kernel")
     config = {"models": {"small": {"path": "models/small"}}, "mamba": {}}
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.delenv("CXX", raising=False)
@@ -36,3 +38,7 @@ def test_the_geometry_is_whole(run):
     assert (results / "small/local/causal.safetensors").exists()
     assert (results / "summary.csv").exists()
     assert (results / "small/plots/spectrum.svg").exists()
+
+
+def test_nothing_is_left_that_was_measured_with_another_kernel(run):
+    assert not (run.folder / "results/mamba/scan.csv").exists()

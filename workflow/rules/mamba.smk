@@ -27,8 +27,7 @@ rule build_selective_scan:
         mem_mb=3000,
     params:
         measured=lambda wildcards: [
-            *rules.benchmark_scan.output,
-            *rules.profile_mamba_model.output,
+            str(path) for path in (*rules.benchmark_scan.output, *rules.profile_mamba_model.output)
         ],
         code=code_digest("build_selective_scan.py", "packages/mamba-cpu/src/mamba_cpu/csrc"),
     script:
