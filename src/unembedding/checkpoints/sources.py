@@ -175,6 +175,18 @@ def _genuine(source: Source, name: str, size: int) -> bytes:
     return content
 
 
+LFS_POINTER = b"version https://git-lfs"
+
+
+def require_no_lfs_pointer(head: bytes, where: str, size: int) -> None:
+    """Raise where a file, by its first bytes, only tells Git LFS what would be in its place."""
+    if head.startswith(LFS_POINTER):
+        raise GeometryError(
+            f"{where} is a Git LFS pointer, not weights: {size} bytes of text. "
+            "Fetch the real file with `git lfs pull`, or give the model as `repo:`."
+        )
+
+
 def differs(where: str, found: str) -> GeometryError:
     """Return the error of a file that came twice with other bytes than its origin announces."""
     return GeometryError(

@@ -11,14 +11,13 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from unembedding.checkpoints.sources import Source, read
+from unembedding.checkpoints.sources import LFS_POINTER, Source, read, require_no_lfs_pointer
 from unembedding.checkpoints.stored import StoredTensor
 from unembedding.errors import GeometryError
 
 MAX_HEADER = 16 * 2**20  # bytes, of 200,000 tensors, and up to 350 MB once parsed
 MOST_DIMENSIONS = 64  # as many as PyTorch has
 LONGEST = 2**63  # no file has more bytes
-LFS_POINTER = b"version https://git-lfs"
 ITEM_BITS = {
     "F64": 64,
     "F32": 32,
@@ -47,11 +46,7 @@ def read_header(source: Source, file: str) -> tuple[dict[str, StoredTensor], dic
     """
     where, size = source.where(file), source.sizes()[file]
     prefix = read(source, file, 0, min(size, len(LFS_POINTER)))
-    if prefix == LFS_POINTER:
-        raise GeometryError(
-            f"{where} is a Git LFS pointer, not weights: {size} bytes of text. "
-            "Fetch the real file with `git lfs pull`, or give the model as `repo:`."
-        )
+    require_no_lfs_pointer(prefix, where, size)
     if size < 8:
         raise GeometryError(f"{where} has {size} bytes; a safetensors file has at least 8.")
     length = int.from_bytes(prefix[:8], "little")

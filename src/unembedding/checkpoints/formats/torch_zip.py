@@ -15,9 +15,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from unembedding.checkpoints.formats.safetensors import ITEM_BITS, LFS_POINTER
+from unembedding.checkpoints.formats.safetensors import ITEM_BITS
 from unembedding.checkpoints.formats.torch_pickle import Described, read_pickle
-from unembedding.checkpoints.sources import SMALL_FILE, Source, read
+from unembedding.checkpoints.sources import (
+    LFS_POINTER,
+    SMALL_FILE,
+    Source,
+    read,
+    require_no_lfs_pointer,
+)
 from unembedding.checkpoints.stored import StoredTensor
 from unembedding.errors import GeometryError
 
@@ -94,11 +100,7 @@ def _not_an_archive(source: Source, file: str) -> str:
     size = source.sizes()[file]
     head = read(source, file, 0, min(size, len(LFS_POINTER)))
     where = source.where(file)
-    if head == LFS_POINTER:
-        return (
-            f"{where} is a Git LFS pointer, not weights: {size} bytes of text. "
-            "Fetch the real file with `git lfs pull`, or give the model as `repo:`."
-        )
+    require_no_lfs_pointer(head, where, size)
     if head[:4] == b"PK\x03\x04":
         return f"{where} is truncated: a zip archive whose directory is missing after {size} bytes."
     return (
