@@ -27,7 +27,7 @@ from unembedding.backend_comparison.measuring import LOADS, Eigh  # noqa: E402
 from unembedding.backend_comparison.solvers import SOLVERS  # noqa: E402
 from unembedding.backend_comparison.stages import PARTS, Stages  # noqa: E402
 from unembedding.machine import cpu_model, gpu_models  # noqa: E402
-from unembedding.records.files import read_table  # noqa: E402
+from unembedding.records.serialization import read_table  # noqa: E402
 
 PRECISIONS = ("float64", "float32")
 ON_THE_CPU = [name for name in SOLVERS if name not in ("torch cuda", "cupy")]

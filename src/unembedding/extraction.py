@@ -16,7 +16,7 @@ from unembedding.checkpoints.dtypes import storage_dtype
 from unembedding.checkpoints.formats.torch_zip import damaged
 from unembedding.checkpoints.revisions import local_revisions
 from unembedding.checkpoints.sources import LocalFolder, Source
-from unembedding.checkpoints.stored import StoredTensor
+from unembedding.checkpoints.stored_tensor import StoredTensor
 from unembedding.errors import GeometryError, printable
 from unembedding.files import replacing
 from unembedding.records.stages import Extraction

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from unembedding.plotting import save
+from unembedding.plot_style import save
 from unembedding.records.geometry import Geometry, require_described
 from unembedding.records.summary import identical
 from unembedding.tensors.files import TensorFile

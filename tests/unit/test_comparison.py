@@ -18,13 +18,13 @@ from matplotlib.figure import Figure
 from unembedding.backend_comparison import plots
 from unembedding.backend_comparison.choosing import choose, conclusions, fastest_of_families
 from unembedding.backend_comparison.comparing import leading
-from unembedding.backend_comparison.load import competing
+from unembedding.backend_comparison.cpu_load import competing
 from unembedding.backend_comparison.matrices import covariance, covariance_of, write_unembedding
 from unembedding.backend_comparison.measuring import Eigh, accuracy, measure_eigh, rounds
 from unembedding.backend_comparison.solvers import SOLVERS, Solver, solvers_here
 from unembedding.backend_comparison.stages import Job, Stages, measure_stages
 from unembedding.errors import GeometryError
-from unembedding.records.files import read_table, write_table
+from unembedding.records.serialization import read_table, write_table
 
 SCRIPTS = Path(__file__).parents[2] / "src"
 
@@ -155,7 +155,7 @@ def test_an_exception_leaves_no_competitor():
 
 def test_competitors_end_with_their_parent_even_if_it_is_killed():
     code = (
-        "import time\nfrom unembedding.backend_comparison.load import competing\n"
+        "import time\nfrom unembedding.backend_comparison.cpu_load import competing\n"
         "with competing(2) as processes:\n"
         "    print(*[p.pid for p in processes], flush=True)\n    time.sleep(60)\n"
     )

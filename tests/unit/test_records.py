@@ -20,8 +20,8 @@ from unembedding.covariance import decompose
 from unembedding.errors import UserError
 from unembedding.files import write_json
 from unembedding.plots import plot_model
-from unembedding.records.files import read_record, table, write_record
 from unembedding.records.geometry import describe, doubts, read_geometry, reproducibility
+from unembedding.records.serialization import read_record, table, write_record
 from unembedding.records.stages import (
     Asked,
     Compute,

@@ -14,7 +14,7 @@ with logged_to(snakemake.log[0]):
     from mamba_cpu.bench.timing import benchmark, require_cores, table
     from mamba_cpu.bench.variants import all_variants
     from unembedding.files import write_text
-    from unembedding.plotting import save
+    from unembedding.plot_style import save
 
     folder = Path(snakemake.input.record).parent
     kernel = load_kernel(folder)

@@ -12,7 +12,7 @@ with begun("decompose", snakemake) as stage:
     with stage.clock("import"):
         from unembedding.covariance import decompose
         from unembedding.extraction import matrix_shape
-        from unembedding.records.files import write_record
+        from unembedding.records.serialization import write_record
         from unembedding.records.stages import Decomposed
 
     gamma, asked = Path(snakemake.input.unembedding), snakemake.params.asked

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 with begun("extract", snakemake) as stage:
     from unembedding.extraction import extract_unembedding, open_source
-    from unembedding.records.files import write_record
+    from unembedding.records.serialization import write_record
     from unembedding.records.stages import Extracted
 
     params, asked = snakemake.params, stage.with_commit(snakemake.params.asked)

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 with begun("transform", snakemake) as stage:
     with stage.clock("import"):
-        from unembedding.records.files import read_record, write_record
         from unembedding.records.geometry import describe, doubts
+        from unembedding.records.serialization import read_record, write_record
         from unembedding.records.stages import Asked, Decomposed, Extracted, Transformed
         from unembedding.transform import transform
         from unembedding.workflow.joblog import tell, warn

@@ -15,7 +15,7 @@ from unembedding.backend_comparison.solvers import solvers_here
 from unembedding.backend_comparison.stages import Job, Stages, measure_stages
 from unembedding.files import write_json
 from unembedding.machine import fingerprint, using_threads
-from unembedding.records.files import write_table
+from unembedding.records.serialization import write_table
 
 DIGITS = 4  # of a measured number that mean something
 

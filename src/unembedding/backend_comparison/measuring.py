@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from unembedding.backend_comparison.load import competing
+from unembedding.backend_comparison.cpu_load import competing
 from unembedding.backend_comparison.solvers import Solver
 from unembedding.errors import GeometryError
 from unembedding.machine import cpus_allowed

@@ -14,8 +14,8 @@ from unembedding.backend_comparison.measuring import Eigh
 from unembedding.backend_comparison.solvers import SOLVERS
 from unembedding.backend_comparison.stages import Stages
 from unembedding.backends import BACKENDS
-from unembedding.plotting import save
-from unembedding.records.files import read_table
+from unembedding.plot_style import save
+from unembedding.records.serialization import read_table
 
 LOOKS = {s.name: (s.grey, s.marker, s.line) for e in BACKENDS.values() for s in e.drivers.values()}
 PARTS = {

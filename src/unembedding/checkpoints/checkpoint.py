@@ -10,7 +10,7 @@ from unembedding.checkpoints.formats import FORMATS, Format, is_weights
 from unembedding.checkpoints.formats.torch_zip import locate
 from unembedding.checkpoints.layouts import Choice, choose_unembedding
 from unembedding.checkpoints.sources import Source, read_json
-from unembedding.checkpoints.stored import StoredTensor
+from unembedding.checkpoints.stored_tensor import StoredTensor
 from unembedding.errors import GeometryError
 
 SHARD = re.compile(r"-of-(\d{1,5})\.")  # in the names of files that are one checkpoint together

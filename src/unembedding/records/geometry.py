@@ -8,8 +8,8 @@ from typing import Any
 
 from unembedding.checkpoints.revisions import Progress, parse_progress
 from unembedding.errors import GeometryError
-from unembedding.records.files import read_record
 from unembedding.records.pins import read_pins
+from unembedding.records.serialization import read_record
 from unembedding.records.stages import Asked, Decomposed, Extracted, Transformed
 from unembedding.results import RevisionResults
 

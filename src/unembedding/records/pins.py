@@ -12,7 +12,7 @@ from typing import Any
 from unembedding.checkpoints.revisions import format_revisions, read_revisions
 from unembedding.errors import UserError
 from unembedding.files import write_text
-from unembedding.records.files import read_record, write_record
+from unembedding.records.serialization import read_record, write_record
 
 
 @dataclass(frozen=True)

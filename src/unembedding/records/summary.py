@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unembedding.errors import UserError
-from unembedding.records.files import table, write_table
 from unembedding.records.geometry import Geometry, read_geometry
 from unembedding.records.pins import read_pins
+from unembedding.records.serialization import table, write_table
 from unembedding.records.stages import Asked
 from unembedding.results import GeometryResults
 

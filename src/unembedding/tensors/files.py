@@ -15,7 +15,7 @@ import numpy as np
 from unembedding.checkpoints.dtypes import STORAGE, widen
 from unembedding.checkpoints.formats.safetensors import read_header
 from unembedding.checkpoints.sources import LocalFolder
-from unembedding.checkpoints.stored import StoredTensor
+from unembedding.checkpoints.stored_tensor import StoredTensor
 from unembedding.errors import GeometryError
 from unembedding.files import CHECKSUM, checksum
 

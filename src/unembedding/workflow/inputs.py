@@ -17,9 +17,9 @@ from unembedding.checkpoints.formats import is_weights
 from unembedding.checkpoints.revisions import local_revisions
 from unembedding.checkpoints.sources import state_of
 from unembedding.errors import GeometryError, UserError
-from unembedding.records.files import read_record
 from unembedding.records.geometry import Geometry
 from unembedding.records.pins import read_resolution
+from unembedding.records.serialization import read_record
 from unembedding.records.stages import Asked
 from unembedding.results import RevisionResults
 from unembedding.workflow.configuration import Config, Model

@@ -21,7 +21,7 @@ from mamba_cpu.bench.timing import (
     table,
 )
 from mamba_cpu.bench.variants import Variant, make_inputs, scan_einsum, scan_loops
-from unembedding.plotting import save
+from unembedding.plot_style import save
 
 EINSUM = Variant("einsum", scan_einsum, floats=2)
 SVG = "{http://www.w3.org/2000/svg}"

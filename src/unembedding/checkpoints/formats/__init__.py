@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unembedding.checkpoints.sources import Source
-    from unembedding.checkpoints.stored import StoredTensor
+    from unembedding.checkpoints.stored_tensor import StoredTensor
 
 
 @dataclass(frozen=True)

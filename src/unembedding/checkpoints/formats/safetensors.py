@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from unembedding.checkpoints.sources import LFS_POINTER, Source, read, require_no_lfs_pointer
-from unembedding.checkpoints.stored import StoredTensor
+from unembedding.checkpoints.stored_tensor import StoredTensor
 from unembedding.errors import GeometryError
 
 MAX_HEADER = 16 * 2**20  # bytes, of 200,000 tensors, and up to 350 MB once parsed

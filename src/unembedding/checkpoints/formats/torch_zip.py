@@ -24,7 +24,7 @@ from unembedding.checkpoints.sources import (
     read,
     require_no_lfs_pointer,
 )
-from unembedding.checkpoints.stored import StoredTensor
+from unembedding.checkpoints.stored_tensor import StoredTensor
 from unembedding.errors import GeometryError
 
 READ_AHEAD = 64 * 2**10
