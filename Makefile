@@ -25,7 +25,7 @@ test: $(VENV)/test.installed
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/mypy src packages/mamba-cpu/src workflow/scripts
 	$(BIN)/snakemake --lint
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-storage: $(VENV)/storage.installed
 	$(BIN)/python -m pytest tests/storage
