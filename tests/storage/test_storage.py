@@ -1,14 +1,13 @@
 """Nodes share no file system: the results go to a storage, a folder or a real S3 server."""
 
 import shutil
-import socket
 import subprocess
 import sys
-import time
 
 import boto3
 import pytest
 import yaml
+from moto.server import ThreadedMotoServer
 from running import REPOSITORY, environment
 
 KEYS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
@@ -18,22 +17,13 @@ GEOMETRY = {"models": {"only": {"path": "models/only"}}}
 @pytest.fixture(scope="session")
 def s3():
     """An S3-compatible server on loopback, with a bucket called lab."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    server = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)])
-    url = f"http://127.0.0.1:{port}"
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    url = "http://{}:{}".format(*server.get_host_and_port())
     client = boto3.client("s3", endpoint_url=url, region_name="us-east-1", **KEYS)
-    for _ in range(100):
-        try:
-            client.create_bucket(Bucket="lab")
-            break
-        except client.exceptions.ClientError:
-            raise
-        except Exception:
-            time.sleep(0.1)
+    client.create_bucket(Bucket="lab")
     yield url, client
-    server.terminate()
-    server.wait()
+    server.stop()
 
 
 def run(folder, config, *storage):

@@ -6,7 +6,9 @@ from functools import wraps
 from pathlib import Path
 from urllib.parse import unquote
 
-sys.path.insert(0, str(Path(workflow.current_basedir).parents[1] / "src"))
+# Scripts are given this path too; PYTHONPATH does not reach those in an environment of conda.
+HOME = Path(workflow.current_basedir).parents[1]
+sys.path[:0] = [str(HOME / "src"), str(HOME / "packages/mamba-cpu/src")]
 
 from snakemake.exceptions import WorkflowError
 from snakemake.io import IOFile

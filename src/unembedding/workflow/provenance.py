@@ -24,7 +24,7 @@ PACKAGES = ("numpy", "scipy", "torch", "cupy", "huggingface_hub")  # on which nu
 
 
 def share_with_jobs() -> None:
-    """Let jobs import our modules without an install, in the environments of conda too.
+    """Let the processes that jobs start import our modules without an install.
 
     They inherit PYTHONPATH. On another node the Snakefile is executed again, and sets it there.
     """
