@@ -6,3 +6,7 @@ transformed matrix g (``transform``). Arithmetic on matrices lives in ``backends
 
 Nothing here imports Snakemake, but for ``unembedding.workflow``; the rest works in a notebook.
 """
+
+import logging
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent, unless someone listens

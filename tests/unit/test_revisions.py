@@ -1,5 +1,6 @@
 """Names of revisions: what they say of training, which are chosen, and how they are kept."""
 
+import os
 from urllib.parse import unquote
 
 import pytest
@@ -28,6 +29,12 @@ from unembedding.resolution import resolve_revisions
         ("stage1-step1000-tokens5B", "stage1"),
         ("stage2-ingredient3-step23852-tokens51B", "stage2-ingredient3"),
         ("seed3/step10", "seed3"),
+        ("seed-1-step-10", "seed-1"),
+        ("7/step100", "7"),
+        ("epoch=3-step=400", ""),
+        ("model--val_loss=2.34-step=1000-consumed_samples=32000", "model"),
+        ("lr1e-4-step100", "lr1e-4"),
+        ("lc-4k-to-32k-step-20000", "lc-4k-to-32k"),
     ],
 )
 def test_checkpoints_of_one_run_share_its_name(name, run):
@@ -79,6 +86,20 @@ BY_STEP = [OLMO[4], OLMO[2], OLMO[3], OLMO[5], OLMO[1], "main"]
         ("12000", (0, 12000, None)),
         ("step-10k", (0, 10_000, None)),
         ("100M", (0, 100_000_000, None)),
+        ("10.49B", (0, 10_490_000_000, None)),
+        ("chck_100M", (0, 100_000_000, None)),
+        ("train_00220B", (0, 220 * 10**9, None)),
+        ("tokens100M", (0, 100_000_000, 100_000_000)),
+        ("100B-tokens", (0, 100 * 10**9, None)),
+        ("10k-steps", (0, 10_000, None)),
+        ("step-955k-token-2T", (0, 955_000, 2 * 10**12)),
+        ("ep0-ba1000", (0, 1000, None)),
+        ("epoch=3-step=400", (0, 400, None)),
+        ("epoch_2_checkpoint_400", (0, 400, None)),
+        ("model--val_loss=2.34-step=1000-consumed_samples=32000", (0, 1000, None)),
+        ("phase2_checkpoint_213600", (2, 213_600, None)),
+        ("iter-100-ckpt", (0, 100, None)),
+        ("step=400.ckpt", (0, 400, None)),
     ],
 )
 def test_a_name_tells_how_far_training_had_come(name, progress):
@@ -86,7 +107,11 @@ def test_a_name_tells_how_far_training_had_come(name, progress):
 
 
 @pytest.mark.parametrize(
-    "name", ["main", "", "v1.0", "steps", "step", "footstep5", "refs/pr/1", "1" * 40, "step1.5"]
+    "name",
+    [
+        *("main", "", "v1.0", "steps", "step", "footstep5", "refs/pr/1", "1" * 40, "step1.5"),
+        *("0.5", "2024-01-01", "seed-1", "train_3", "step_1e4", "model_500", "checkpoint-best"),
+    ],
 )
 def test_a_name_without_a_step_tells_nothing(name):
     assert parse_progress(name) is None
@@ -151,6 +176,42 @@ def test_every_without_steps_is_an_error_that_a_pattern_of_ones_own_mends():
     found = select_revisions(["*"], names, every=2, step=r"\.(\d+)")
     assert found == ["kept.1", "kept.30"]
     assert told("kept.20", r"\.(\d+)") == (0, 20, None)
+    assert told("kept.20k", r"\.(\w+)") == (0, 20_000, None)
+    assert told("kept.last", r"\.(\w+)") is None
+
+
+@pytest.fixture
+def warnings_of(caplog):
+    """Returns what is said of a call."""
+
+    def warnings(call, *arguments, **options):
+        caplog.clear()
+        call(*arguments, **options)
+        return caplog.messages
+
+    return warnings
+
+
+def test_names_that_tell_no_step_are_said_to_be_in_order_of_name(warnings_of):
+    names = ["kept.1", "kept.2", "kept.10", "kept.20"]
+    (warning,) = warnings_of(select_revisions, ["*"], names, where="m")
+    assert warning.startswith(
+        "m: no training step is known in kept.1, kept.10, kept.2, …, so plots are in order of name"
+    )
+    assert warnings_of(select_revisions, ["*"], ["main", "step1"]) == []
+    assert warnings_of(select_revisions, ["*"], ["main"]) == []
+    assert warnings_of(select_revisions, ["*"], names, step=r"\.(\d+)") == []
+
+
+def test_every_that_leaves_out_nothing_says_so(warnings_of):
+    names = [f"step-{n}k-{n * 2}b" for n in (50, 100, 150, 200)]
+    (warning,) = warnings_of(select_revisions, ["*"], names, every=2, where="m")
+    assert "m: `every: 2` left out nothing, since step-50k-100b, step-100k-200b," in warning
+    assert select_revisions(["*"], names, every=2, step=r"step-(\d+k)-.*") == [
+        *names[::2],
+        names[-1],
+    ]
+    assert warnings_of(select_revisions, ["*"], [f"step{n}" for n in range(4)], every=2) == []
 
 
 def test_what_is_asked_for_twice_is_given_once():
@@ -255,13 +316,20 @@ def test_a_local_model_is_pinned_to_its_folder(tmp_path):
 
 
 @pytest.mark.parametrize("braced", ["step{1}/config.json", "step1/model{1}.safetensors"])
-def test_braces_in_a_local_checkpoint_are_refused_where_it_is_asked_for(tmp_path, braced):
-    for file in (braced, "step2/config.json"):
-        (tmp_path / file).parent.mkdir()
+def test_a_checkpoint_with_braces_is_left_out_with_a_word(tmp_path, warnings_of, braced):
+    for file in (braced, "step1/config.json", "step2/config.json"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
-    with pytest.raises(GeometryError, match=r"step.*\{1\}.* braces .* Rename"):
+    (warning,) = warnings_of(local_revisions, tmp_path)
+    assert "was left out: Snakemake would take the braces in" in warning
+    found = resolve_revisions(["*"], 1, None, None, tmp_path, {})
+    assert "step2" in found and (tmp_path / braced).parent.name not in found
+
+
+def test_a_lone_checkpoint_with_braces_is_refused(tmp_path):
+    (tmp_path / "model{1}.safetensors").touch()
+    with pytest.raises(GeometryError, match=r"model\{1\}\.safetensors.* braces .* Rename"):
         resolve_revisions(["*"], 1, None, None, tmp_path, {})
-    assert resolve_revisions(["step2"], 1, None, None, tmp_path, {}) == {"step2": "local"}
 
 
 @pytest.mark.parametrize(
@@ -330,10 +398,15 @@ def test_a_revision_has_a_folder_of_its_own(name):
         folder_name(name)
 
 
-@pytest.mark.parametrize("name", ["step" + "0" * 20, "x" * 200 + "é" * 10, "step1-" * 20])
-def test_a_revision_that_can_have_no_folder_is_named(name):
+@pytest.mark.parametrize(
+    "name", ["step" + "0" * 20, "x" * 200 + "é" * 10, "step1-" * 20, "plots", "revisions.tsv"]
+)
+def test_a_revision_that_can_have_no_folder_is_refused_by_name_and_else_left_out(name, warnings_of):
     with pytest.raises(GeometryError, match=f"A revision called '{name}' cannot have a folder"):
-        select_revisions(["*"], [name, "main"])
+        select_revisions([name], [name, "main"])
+    assert select_revisions(["*"], [name, "main"]) == ["main"]
+    (warning,) = warnings_of(select_revisions, ["*"], [name, "main"], where="m")
+    assert warning.startswith(f"m: A revision called '{name}' cannot") and "left out" in warning
 
 
 def test_a_long_revision_can_have_a_folder():
@@ -346,12 +419,6 @@ def test_all_means_branches_and_tags_and_neither_commits_nor_pull_requests():
     assert select_revisions(["*"], available) == ["step1", "main"]
     assert select_revisions(["refs/pr/*"], available) == ["refs/pr/1"]
     assert select_revisions([commit, "*"], available) == [commit, "step1", "main"]
-
-
-@pytest.mark.parametrize("name", ["plots", "revisions.tsv"])
-def test_a_revision_whose_folder_is_taken_is_refused(name):
-    with pytest.raises(GeometryError, match=f"a revision called '{name}' cannot have a folder"):
-        select_revisions(["*"], [name, "main"])
 
 
 def weights(*folders):
@@ -375,17 +442,59 @@ def test_the_arguments_of_a_training_are_no_weights(tmp_path):
     assert list(local_revisions(tmp_path)) == ["checkpoint-500"]
 
 
-def test_a_model_in_the_hubs_cache_is_its_snapshots(tmp_path):
-    first, second = "a" * 40, "b" * 40
+def test_what_lies_below_a_checkpoint_is_another_if_it_has_a_config_or_a_step(tmp_path):
+    weights(tmp_path, tmp_path / "best", tmp_path / "checkpoint-5")
+    for file in ("checkpoint-9/model.safetensors", "adapter/model.safetensors", "1/config.json"):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).touch()
+    assert list(local_revisions(tmp_path)) == ["checkpoint-5", "checkpoint-9", "best", "final"]
+
+
+@pytest.mark.parametrize("inside", [".", "snapshots"])
+def test_a_model_in_the_hubs_cache_is_its_snapshots(tmp_path, inside):
+    first, second = "01234567" * 5, "89abcdef" * 5
     weights(tmp_path / "snapshots" / first, tmp_path / "snapshots" / second)
+    folder = tmp_path / inside
+    assert list(resolve_revisions(["*"], 1, None, None, folder, {})) == [first, second]
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/main").write_text(second)
-    assert local_revisions(tmp_path) == {
+    assert local_revisions(folder) == {
         "main": tmp_path / "snapshots" / second,
         first: tmp_path / "snapshots" / first,
     }
+    assert list(resolve_revisions(["*"], 1, None, None, folder, {})) == ["main"]
+    assert list(resolve_revisions([first], 1, None, None, folder, {})) == [first]
 
 
-def test_a_folder_whose_name_has_control_characters_costs_no_other(tmp_path):
-    weights(tmp_path / "step1", tmp_path / "step2\t", tmp_path / "step3\n")
+@pytest.mark.parametrize("name", ["step2\t", "step2\n", "step2\r", "step2\v", "step\udcff"])
+def test_a_folder_whose_name_no_table_can_hold_costs_no_other(tmp_path, name, warnings_of):
+    weights(tmp_path / "step1", tmp_path / name)
+    (warning,) = warnings_of(local_revisions, tmp_path)
+    assert "was left out" in warning and repr(name) in warning
     assert list(local_revisions(tmp_path)) == ["step1"]
+
+
+def test_a_folder_that_may_not_be_read_costs_no_other(tmp_path, monkeypatch, warnings_of):
+    weights(tmp_path / "step1", tmp_path / "step2")
+    access = os.access  # root may read everything
+    shut = tmp_path / "step2"
+    monkeypatch.setattr(os, "access", lambda path, mode: path != shut and access(path, mode))
+    (warning,) = warnings_of(local_revisions, tmp_path)
+    assert warning == f"{shut} was left out: its permissions forbid to read it."
+    assert list(local_revisions(tmp_path)) == ["step1"]
+
+
+def test_files_that_cannot_be_read_are_left_to_the_job_of_their_checkpoint(tmp_path, warnings_of):
+    weights(tmp_path / "step1")
+    (tmp_path / "step2").mkdir()
+    (tmp_path / "step2/model.safetensors").symlink_to("nowhere")
+    (tmp_path / "step3").mkdir()
+    (tmp_path / "step3/config.json").symlink_to("config.json")
+    (tmp_path / "step4").symlink_to("nowhere")
+    assert warnings_of(local_revisions, tmp_path) == []
+    assert list(local_revisions(tmp_path)) == ["step1", "step2", "step3"]
+
+
+def test_a_revision_whose_name_is_markup_is_one(tmp_path):
+    weights(tmp_path / "<b>", tmp_path / "a&b")
+    assert list(local_revisions(tmp_path)) == ["<b>", "a&b"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import logging
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from urllib.parse import quote
 from unembedding.checkpoints.formats import is_weights
 from unembedding.errors import GeometryError
 
+LOGGER = logging.getLogger(__name__)
 LOCAL, FINAL = "local", "final"
 TAKEN = frozenset({"revisions.tsv", "plots"})  # what else is in a model's folder
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -21,18 +24,26 @@ LONGEST_NAME = 255  # bytes of a folder's name in most file systems
 ENDLESS = re.compile(r"(.+?)\1{19}$")  # Snakemake takes such a wildcard for one without end
 SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
-
-# How people who train models name a step: the Trainer's `checkpoint-500`, Megatron's
-# `iter_0000100`, `global_step400`, `step=400`, `ckpt_100`, `epoch-2`, OLMo's `step1000-tokens4B`,
-# or the number alone.
-STEP = re.compile(
-    r"(?:^|[-_/])(?:global[-_]?step|steps?|checkpoint|ckpt|iteration|iter|update|epoch)"
-    r"[-_=]?(?P<count>\d+)(?P<unit>[KMBT]?)(?![a-z0-9.])",
-    re.IGNORECASE,
+# How people who train models count, in order of preference where a name has several: steps, which
+# Megatron calls `iter_0000100`, DeepSpeed `global_step400`, Lightning `step=400`, Composer `ba400`;
+# the Trainer's `checkpoint-500`, BabyLM's `chck_100M`; epochs; tokens, Baichuan 2's `train_00220B`.
+WORDS = (
+    r"(?:global[-_]?)?steps?|iter(?:ation)?s?|updates?|ba",
+    r"checkpoint|ckpt|chkpt|chck",
+    r"epochs?|ep",
+    r"(?:consumed[-_]?)?(?:tokens?|samples?)|train(?=[-_]\d+[KMBT])",
 )
-NUMBER = re.compile(r"(?P<count>\d+)(?P<unit>[KMBT]?)", re.IGNORECASE)
-STAGE = re.compile(r"(?:^|[-_/])stage[-_]?(\d+)")
-TOKENS = re.compile(r"(?:^|[-_/])tokens[-_]?(\d+(?:\.\d+)?)([KMBT]?)", re.IGNORECASE)
+NUMBER = r"(\d+(?:\.\d+)?[KMBT]|\d+)"
+BEGIN, END = r"(?:^|[-_/])", r"(?![a-z0-9]|\.\d)"
+COUNTERS = [
+    *(re.compile(rf"{BEGIN}(?:{words})[-_=]?{NUMBER}{END}", re.IGNORECASE) for words in WORDS),
+    # In the plural alone: `seed-1-step-10` counts no steps before the word.
+    re.compile(rf"{BEGIN}{NUMBER}[-_]?(?:step|iter|iteration|update|epoch|token)s{END}", re.I),
+    re.compile(f"^{NUMBER}$", re.IGNORECASE),
+]
+STAGE = re.compile(rf"{BEGIN}(?:stage|phase)[-_=]?(\d+)", re.IGNORECASE)
+TOKENS = re.compile(rf"{BEGIN}(?:consumed[-_]?)?tokens?[-_=]?{NUMBER}", re.IGNORECASE)
+LOSS = re.compile(rf"{BEGIN}(?:[a-z]+[-_])?loss[-_=]?\d+(?:\.\d+)?{END}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -54,24 +65,30 @@ def parse_progress(revision: str, pattern: str | None = None) -> Progress | None
     """
     if COMMIT.fullmatch(revision):
         return None
-    if pattern is not None:
-        found = re.search(pattern, revision)
-        if found is None or not (found[1] or "").isdecimal():
-            return None
-        step = int(found[1])
-    else:
-        found = STEP.search(revision) or NUMBER.fullmatch(revision)
-        if found is None:
-            return None
-        step = int(found["count"]) * SCALE[found["unit"].upper()]
+    patterns = COUNTERS if pattern is None else [re.compile(pattern)]
+    found = next((match for p in patterns if (match := p.search(revision))), None)
+    step = _number(found[1]) if found else None
+    if found is None or step is None:
+        return None
     stage, tokens = STAGE.search(revision), TOKENS.search(revision)
     run = revision[: found.start()] + revision[found.end() :]
+    for counter in (*COUNTERS[:-1], LOSS):
+        run = counter.sub("", run)
     return Progress(
         stage=int(stage[1]) if stage else 0,
         step=step,
-        tokens=round(float(tokens[1]) * SCALE[tokens[2].upper()]) if tokens else None,
-        run=TOKENS.sub("", run).strip("-_/"),
+        tokens=_number(tokens[1]) if tokens else None,
+        run=run.strip("-_/"),
     )
+
+
+def _number(text: str | None) -> int | None:
+    """Return what `500` or `1.5k` stands for, None for anything else."""
+    found = re.fullmatch(NUMBER, text or "", re.IGNORECASE)
+    if found is None:
+        return None
+    digits = found[1].rstrip("KMBTkmbt")
+    return int(digits) if digits == found[1] else round(float(digits) * SCALE[found[1][-1].upper()])
 
 
 def by_step(revision: str, pattern: str | None = None) -> tuple[bool, int, int, str]:
@@ -95,37 +112,51 @@ def select_revisions(
 ) -> list[str]:
     """Return the revisions asked for, in that order, each once.
 
-    A glob pattern gives what it matches in order of step. Of each run of training it is thinned to
-    every ``every``-th and the last; what has no step is kept. ``step`` is a pattern of
-    ``parse_progress``. Raises GeometryError naming each revision that does not exist, with the
-    nearest ones that do.
+    A glob pattern gives what it matches in order of step: commits where it matches nothing else,
+    and pull requests where it says so. Of each run of training it is thinned to every ``every``-th
+    and the last; what has no step is kept. ``step`` is a pattern of ``parse_progress``. Raises
+    GeometryError naming each revision that does not exist, with the nearest ones that do.
     """
     names = sorted(available, key=lambda name: by_step(name, step))
     chosen: dict[str, None] = {}
     missing: list[str] = []
     for wanted in asked:
         if wanted in names:
+            folder_name(wanted)
             found = [wanted]
         elif is_pattern(wanted):
-            matching = (n for n in names if fnmatch.fnmatchcase(n, wanted))
-            listed = [n for n in matching if _is_listed(n) or wanted.startswith("refs/")]
-            found = _thinned(listed, every, where, step)
+            matching = [n for n in names if fnmatch.fnmatchcase(n, wanted) and _is_meant(n, wanted)]
+            named = [n for n in matching if not COMMIT.fullmatch(n)]
+            found = _thinned(_storable(named or matching, where), every, where, step)
         else:
             found = []
         if not found:
             missing.append(wanted)
         chosen.update(dict.fromkeys(found))
-    if taken := TAKEN & {folder_name(name) for name in chosen}:
-        raise GeometryError(
-            f"{where}: a revision called {min(taken)!r} cannot have a folder beside the file or "
-            "folder of that name. Leave it out of `revisions:`."
-        )
     if missing:
         lines = [f"  {name!r}: {_nearest(name, names, step)}" for name in missing]
         raise GeometryError(
             f"{where} has {len(names)} revisions, and none of these:\n" + "\n".join(lines)
         )
+    if len(chosen) > 1 and not any(parse_progress(name, step) for name in chosen):
+        LOGGER.warning(
+            f"{where}: no training step is known in {_some(chosen)}, so plots are in order of "
+            "name. `step:` says how to read it from the names."
+        )
     return list(chosen)
+
+
+def _storable(names: Iterable[str], where: str) -> list[str]:
+    """Return the names that can have a folder; one that cannot is no reason to have none."""
+    kept = []
+    for name in names:
+        try:
+            folder_name(name)
+        except GeometryError as error:
+            LOGGER.warning(f"{where}: {error} It was left out.")
+        else:
+            kept.append(name)
+    return kept
 
 
 def _thinned(names: Sequence[str], every: int, where: str, step: str | None) -> list[str]:
@@ -142,17 +173,28 @@ def _thinned(names: Sequence[str], every: int, where: str, step: str | None) -> 
     if not runs and len(names) > 1:
         raise GeometryError(
             f"{where}: `every: {every}` needs a training step in the names, and none is known in "
-            f"{', '.join(names[:3])}. Give the model a `step:`, a regular expression whose first "
-            "group is the step."
+            f"{_some(names)}. Give the model a `step:`, a regular expression whose first group is "
+            "the step."
+        )
+    if len(runs) > 2 and all(len(run) == 1 for run in runs.values()):
+        LOGGER.warning(
+            f"{where}: `every: {every}` left out nothing, since {_some(names)} look like runs of "
+            "their own. If they are one, give the model a `step:` that matches all of a name that "
+            "changes from one to the next, with the step in its first group."
         )
     for run in runs.values():
         kept |= {*run[::every], run[-1]}
     return [name for name in names if name in kept]
 
 
-def _is_listed(revision: str) -> bool:
-    """Return whether patterns such as ``all`` mean a revision: not commits and pull requests."""
-    return not (COMMIT.fullmatch(revision) or revision.startswith("refs/"))
+def _some(names: Iterable[str]) -> str:
+    first, *others = names
+    return ", ".join([first, *others[:2]]) + (", …" if len(others) > 2 else "")
+
+
+def _is_meant(revision: str, pattern: str) -> bool:
+    """Return whether a pattern means a revision that it matches: `all` means no pull requests."""
+    return pattern.startswith("refs/") or not revision.startswith("refs/")
 
 
 def _nearest(name: str, names: Sequence[str], step: str | None, most: int = 3) -> str:
@@ -172,20 +214,21 @@ def local_revisions(folder: Path) -> dict[str, Path]:
     """Return {revision: folder} of a local model.
 
     A folder that holds a checkpoint is one revision, called ``local``; otherwise each sub-folder
-    that does is one. Where both do, as the Trainer leaves its output, the sub-folders with a step
-    are revisions, and the folder itself is ``final``. Of a model in the Hub's cache they are its
+    that does is one. Where both do, as the Trainer leaves its output, the sub-folders are
+    revisions, and the folder itself is ``final``. Of a model in the Hub's cache they are its
     snapshots, under the names that the cache knows for them.
     """
     if not folder.is_dir():
         raise GeometryError(f"There is no folder {folder}. Check `path:` in the configuration.")
-    if (folder / "snapshots").is_dir():
-        return _cached_revisions(folder)
-    subs = {sub.name: sub for sub in folder.iterdir() if sub.is_dir() and not _is_odd(sub.name)}
+    for model in (folder, folder.parent):
+        if folder in (model, model / "snapshots") and _is_cached(model):
+            return _cached_revisions(model)
+    subs = {sub.name: sub for sub in _entries(folder) if sub.is_dir()}
     if _has_weights(folder):
-        found = {n: s for n, s in subs.items() if parse_progress(n) and _has_weights(s)}
-        found = {**found, FINAL: folder} if found else {LOCAL: folder}
+        found = {name: sub for name, sub in subs.items() if _is_checkpoint(sub, beside=True)}
+        found = {**_usable(found), FINAL: folder} if found else {LOCAL: folder}
     else:
-        found = {name: sub for name, sub in subs.items() if _is_checkpoint(sub)}
+        found = _usable({name: sub for name, sub in subs.items() if _is_checkpoint(sub)})
         if not found and _is_checkpoint(folder):
             found = {LOCAL: folder}
     if not found:
@@ -196,53 +239,104 @@ def local_revisions(folder: Path) -> dict[str, Path]:
     return {name: found[name] for name in sorted(found, key=by_step)}
 
 
-def _is_odd(name: str) -> bool:
-    """Return whether a name has characters that revisions.tsv and plots cannot hold."""
-    return not name.isprintable()
+def _usable(found: Mapping[str, Path]) -> dict[str, Path]:
+    """Return the checkpoints that can be rows; one that cannot is no reason to have none."""
+    obstacles = {name: _obstacle(checkpoint) for name, checkpoint in found.items()}
+    for name, why in obstacles.items():
+        if why:
+            LOGGER.warning(f"{found[name]} was left out: {why}")
+    return {name: checkpoint for name, checkpoint in found.items() if not obstacles[name]}
 
 
-def _cached_revisions(folder: Path) -> dict[str, Path]:
-    """Return {branch, tag or commit: snapshot} of a ``models--…`` folder of the Hub's cache."""
-    snapshots = {sub.name: sub for sub in sorted((folder / "snapshots").iterdir()) if sub.is_dir()}
-    refs = [file for file in sorted((folder / "refs").rglob("*")) if file.is_file()]
+def _obstacle(checkpoint: Path) -> str | None:
+    """Say why a checkpoint can be no row; what is wrong with its files, its own job says."""
+    name = checkpoint.name
+    if not name.isprintable():
+        return f"the name {name!r} has characters that tables and plots cannot hold. Rename it."
+    if not _is_open(checkpoint):
+        return "its permissions forbid to read it."
+    if braced := _braced(checkpoint):
+        return f"Snakemake would take the braces in {braced.name!r} for a wildcard. Rename it."
+    return None
+
+
+def require_no_braces(checkpoints: Iterable[Path]) -> None:
+    """Raise GeometryError for names that Snakemake would take for wildcards."""
+    if braced := next(filter(None, map(_braced, checkpoints)), None):
+        raise GeometryError(
+            f"{braced}: Snakemake would take the braces in this name for a wildcard. Rename it."
+        )
+
+
+def _braced(checkpoint: Path) -> Path | None:
+    paths = (checkpoint, *_entries(checkpoint))
+    return next((path for path in paths if set(path.name) & set("{}")), None)
+
+
+def _is_cached(model: Path) -> bool:
+    """Return whether a folder is a model's in the Hub's cache, ``models--owner--name``."""
+    snapshots = model / "snapshots"
+    return snapshots.is_dir() and any(COMMIT.fullmatch(path.name) for path in _entries(snapshots))
+
+
+def _cached_revisions(model: Path) -> dict[str, Path]:
+    """Return {branch, tag or commit: snapshot} of a model in the Hub's cache."""
+    snapshots = {sub.name: sub for sub in sorted(_entries(model / "snapshots")) if sub.is_dir()}
+    refs = [file for file in sorted((model / "refs").rglob("*")) if file.is_file()]
     named = {
-        str(ref.relative_to(folder / "refs")): ref.read_text(encoding="utf-8").strip()
-        for ref in refs
+        str(r.relative_to(model / "refs")): r.read_text("utf-8", "replace").strip() for r in refs
     }
     found = {name: snapshots[commit] for name, commit in named.items() if commit in snapshots}
     return found | {c: path for c, path in snapshots.items() if c not in named.values()}
 
 
-def require_no_braces(checkpoints: Iterable[Path]) -> None:
-    for folder in checkpoints:
-        if braced := [path for path in (folder, *folder.iterdir()) if set(path.name) & set("{}")]:
-            raise GeometryError(
-                f"{braced[0]}: Snakemake would take the braces in this name for a wildcard. Rename "
-                "it, or ask for other `revisions:`."
-            )
+def _entries(folder: Path) -> list[Path]:
+    """List a folder, as empty where it may not be read."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
 
 
-def _is_checkpoint(folder: Path) -> bool:
-    return (folder / "config.json").is_file() or _has_weights(folder)
+def _is_checkpoint(folder: Path, beside: bool = False) -> bool:
+    """Return whether a folder holds a checkpoint, be it ``beside`` the weights of the one above.
+
+    Those have parts in folders, too, such as adapters: a checkpoint of its own has a config.json,
+    or a step in its name.
+    """
+    names = {path.name for path in _entries(folder)}
+    weights, config = any(map(is_weights, names)), "config.json" in names
+    if beside:
+        return weights and (config or parse_progress(folder.name) is not None)
+    return weights or config or not _is_open(folder)
+
+
+def _is_open(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.X_OK)
 
 
 def _has_weights(folder: Path) -> bool:
-    return any(is_weights(path.name) for path in folder.iterdir())
+    return any(is_weights(path.name) for path in _entries(folder))
 
 
 def folder_name(revision: str) -> str:
     """Return the revision percent-encoded, so that no two share a folder: ``refs%2Fpr%2F1``.
 
-    Raises GeometryError for ``.`` and ``..``, which are no folders of their own, and for names that
-    the file system or Snakemake refuses.
+    Raises GeometryError for names that are taken, and those that the file system or Snakemake
+    refuses.
     """
     if revision in (".", ".."):
         raise GeometryError(f"A revision called {revision!r} would be written into another folder.")
     name = quote(revision, safe="")
+    if name in TAKEN:
+        raise GeometryError(
+            f"A revision called {revision!r} cannot have a folder beside the file or folder of "
+            "that name."
+        )
     if len(name) > LONGEST_NAME or ENDLESS.search(name):
         raise GeometryError(
             f"A revision called {revision!r} cannot have a folder: its name has over "
-            f"{LONGEST_NAME} bytes, or ends in 20 repetitions. Leave it out of `revisions:`."
+            f"{LONGEST_NAME} bytes, or ends in 20 repetitions."
         )
     return name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 import traceback
@@ -34,6 +35,8 @@ def logged_to(path: str) -> Iterator[None]:
     for stream in (sys.stdout, sys.stderr):  # in any locale
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
     sys.__stderr__ = terminal  # type: ignore[misc]
+    library = logging.getLogger("unembedding")
+    library.addHandler(heard := _Heard(logging.WARNING))
     try:
         yield
         sys.stdout.flush()
@@ -42,6 +45,7 @@ def logged_to(path: str) -> Iterator[None]:
             _report(_named(error, log), terminal, log)
         raise SystemExit(1) from None
     finally:
+        library.removeHandler(heard)
         with suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -56,6 +60,13 @@ def tell(message: str) -> None:
 def warn(message: str) -> None:
     """Print a warning into the log and on the terminal."""
     tell(f"Warning: {message}")
+
+
+class _Heard(logging.Handler):
+    """Passes on what the package warns of."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(record.getMessage())
 
 
 def _named(error: Exception, log: Path) -> Exception:
