@@ -14,7 +14,7 @@ from tqdm import tqdm
 from unembedding.checkpoints.checkpoint import Checkpoint
 from unembedding.checkpoints.dtypes import storage_dtype
 from unembedding.checkpoints.formats.torch_zip import damaged
-from unembedding.checkpoints.revisions import local_revisions
+from unembedding.checkpoints.revisions import local_checkpoint
 from unembedding.checkpoints.sources import LocalFolder, Source
 from unembedding.checkpoints.stored_tensor import StoredTensor
 from unembedding.errors import GeometryError, printable
@@ -39,7 +39,7 @@ def open_source(
             "Add it to `revisions:`."
         )
     if path is not None:
-        return LocalFolder(local_revisions(path).get(revision, path / revision))
+        return LocalFolder(local_checkpoint(path, revision))
     from unembedding.hub.ranges import HubRepository
     from unembedding.hub.snapshot import download_snapshot
 

@@ -370,7 +370,7 @@ def test_a_name_that_no_repository_can_have_is_refused(repo):
         load({"models": {"m": {"repo": repo}}})
 
 
-@pytest.mark.parametrize("path", ["", "a/{x}"])
+@pytest.mark.parametrize("path", ["", "a/{x}", "a/<b>"])
 def test_a_path_that_no_folder_can_be_found_by_is_refused(path):
     with pytest.raises(ConfigurationError, match=r"models\.m\.path: a path, without braces"):
         load({"models": {"m": {"path": path}}})

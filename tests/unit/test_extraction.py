@@ -343,3 +343,22 @@ def test_weights_that_are_overwritten_while_they_are_read_are_an_error(tmp_path,
     save_file({HEAD: torch.zeros(64, 4)}, tmp_path / "model.safetensors")
     with pytest.raises(GeometryError, match=r"model\.safetensors was changed while it was read"):
         list(chunks)
+
+
+@pytest.mark.parametrize("lost", ["config.json", "model.safetensors"])
+def test_a_link_to_nowhere_is_named(tmp_path, lost):
+    checkpoint(tmp_path, {HEAD: torch.ones(6, 4)})
+    (tmp_path / lost).unlink()
+    (tmp_path / lost).symlink_to("../blobs/absent")
+    (tmp_path / "README.md").symlink_to("absent too")
+    source = open_source(tmp_path, None, "local", "local", "tensor")
+    with pytest.raises(GeometryError, match=f"{tmp_path / lost} is a link to nowhere"):
+        extract_unembedding(source, tmp_path / "target", PROVENANCE)
+
+
+def test_the_last_model_of_a_trainer_is_the_folder_of_its_checkpoints(tmp_path):
+    for folder in (tmp_path, tmp_path / "checkpoint-5"):
+        checkpoint(folder, {HEAD: torch.ones(6, 4)})
+    assert open_source(tmp_path, None, "final", "local", "tensor").folder == tmp_path
+    below = open_source(tmp_path, None, "checkpoint-5", "local", "tensor")
+    assert below.folder == tmp_path / "checkpoint-5"

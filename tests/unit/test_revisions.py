@@ -315,20 +315,28 @@ def test_a_local_model_is_pinned_to_its_folder(tmp_path):
     assert list(found.items()) == [("step9", "local"), ("step10", "local")]
 
 
-@pytest.mark.parametrize("braced", ["step{1}/config.json", "step1/model{1}.safetensors"])
+@pytest.mark.parametrize(
+    "braced", ["step{1}/config.json", "step1/model{1}.safetensors", "<b>/config.json"]
+)
 def test_a_checkpoint_with_braces_is_left_out_with_a_word(tmp_path, warnings_of, braced):
     for file in (braced, "step1/config.json", "step2/config.json"):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
     (warning,) = warnings_of(local_revisions, tmp_path)
-    assert "was left out: Snakemake would take the braces in" in warning
+    assert "was left out: Snakemake reads braces and <…>, as in" in warning
     found = resolve_revisions(["*"], 1, None, None, tmp_path, {})
     assert "step2" in found and (tmp_path / braced).parent.name not in found
 
 
+def test_a_folder_of_which_nothing_can_be_used_is_named(tmp_path):
+    weights(tmp_path / "step{1}")
+    with pytest.raises(GeometryError, match=f"{tmp_path}: none of the checkpoints below it can be"):
+        local_revisions(tmp_path)
+
+
 def test_a_lone_checkpoint_with_braces_is_refused(tmp_path):
     (tmp_path / "model{1}.safetensors").touch()
-    with pytest.raises(GeometryError, match=r"model\{1\}\.safetensors.* braces .* Rename"):
+    with pytest.raises(GeometryError, match=r"model\{1\}\.safetensors: .* braces .* Rename"):
         resolve_revisions(["*"], 1, None, None, tmp_path, {})
 
 
@@ -496,5 +504,5 @@ def test_files_that_cannot_be_read_are_left_to_the_job_of_their_checkpoint(tmp_p
 
 
 def test_a_revision_whose_name_is_markup_is_one(tmp_path):
-    weights(tmp_path / "<b>", tmp_path / "a&b")
-    assert list(local_revisions(tmp_path)) == ["<b>", "a&b"]
+    weights(tmp_path / "a < b", tmp_path / "a&b")
+    assert list(local_revisions(tmp_path)) == ["a < b", "a&b"]

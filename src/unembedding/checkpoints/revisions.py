@@ -20,6 +20,7 @@ LOCAL, FINAL = "local", "final"
 TAKEN = frozenset({"revisions.tsv", "plots"})  # what else is in a model's folder
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PINNED = re.compile(rf"[^\t]+\t({COMMIT.pattern}|{LOCAL})")  # a line of revisions.tsv
+VARIABLE = re.compile(r"[{}]|<[a-z][a-z0-9_]*>")  # of Snakemake, in a path: a wildcard, a pathvar
 LONGEST_NAME = 255  # bytes of a folder's name in most file systems
 ENDLESS = re.compile(r"(.+?)\1{19}$")  # Snakemake takes such a wildcard for one without end
 SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -211,7 +212,7 @@ def _nearest(name: str, names: Sequence[str], step: str | None, most: int = 3) -
 
 
 def local_revisions(folder: Path) -> dict[str, Path]:
-    """Return {revision: folder} of a local model.
+    """Return {revision: folder} of a local model, in order of step.
 
     A folder that holds a checkpoint is one revision, called ``local``; otherwise each sub-folder
     that does is one. Where both do, as the Trainer leaves its output, the sub-folders are
@@ -220,57 +221,62 @@ def local_revisions(folder: Path) -> dict[str, Path]:
     """
     if not folder.is_dir():
         raise GeometryError(f"There is no folder {folder}. Check `path:` in the configuration.")
-    for model in (folder, folder.parent):
-        if folder in (model, model / "snapshots") and _is_cached(model):
-            return _cached_revisions(model)
-    subs = {sub.name: sub for sub in _entries(folder) if sub.is_dir()}
-    if _has_weights(folder):
-        found = {name: sub for name, sub in subs.items() if _is_checkpoint(sub, beside=True)}
-        found = {**_usable(found), FINAL: folder} if found else {LOCAL: folder}
-    else:
-        found = _usable({name: sub for name, sub in subs.items() if _is_checkpoint(sub)})
-        if not found and _is_checkpoint(folder):
-            found = {LOCAL: folder}
+    found = _checkpoints(folder)
     if not found:
         raise GeometryError(
             f"{folder} holds no checkpoint: neither weights nor a config.json, there or in any of "
             "its sub-folders."
         )
-    return {name: found[name] for name in sorted(found, key=by_step)}
+    usable = [n for n, path in found.items() if path == folder or _is_usable(path)]
+    if not usable:
+        raise GeometryError(f"{folder}: none of the checkpoints below it can be used.")
+    return {name: found[name] for name in sorted(usable, key=by_step)}
 
 
-def _usable(found: Mapping[str, Path]) -> dict[str, Path]:
-    """Return the checkpoints that can be rows; one that cannot is no reason to have none."""
-    obstacles = {name: _obstacle(checkpoint) for name, checkpoint in found.items()}
-    for name, why in obstacles.items():
-        if why:
-            LOGGER.warning(f"{found[name]} was left out: {why}")
-    return {name: checkpoint for name, checkpoint in found.items() if not obstacles[name]}
+def local_checkpoint(folder: Path, revision: str) -> Path:
+    """Return the folder of one revision of a local model, be it one that is gone."""
+    return _checkpoints(folder).get(revision, folder / revision)
 
 
-def _obstacle(checkpoint: Path) -> str | None:
-    """Say why a checkpoint can be no row; what is wrong with its files, its own job says."""
-    name = checkpoint.name
+def _checkpoints(folder: Path) -> dict[str, Path]:
+    for model in (folder, folder.parent):
+        if folder in (model, model / "snapshots") and _is_cached(model):
+            return _cached_revisions(model)
+    top = _has_weights(folder)
+    subs = (sub for sub in _entries(folder) if sub.is_dir())
+    below = {sub.name: sub for sub in subs if _is_checkpoint(sub, beside=top)}
+    if top and below:
+        return {**below, FINAL: folder}
+    return {LOCAL: folder} if not below and _is_checkpoint(folder) else below
+
+
+def _is_usable(checkpoint: Path) -> bool:
+    """Return whether a folder can be a revision; warn of one that cannot, which costs no other.
+
+    What is wrong with the files in it, the job of the checkpoint says.
+    """
+    name, variable = checkpoint.name, _variable(checkpoint)
     if not name.isprintable():
-        return f"the name {name!r} has characters that tables and plots cannot hold. Rename it."
-    if not _is_open(checkpoint):
-        return "its permissions forbid to read it."
-    if braced := _braced(checkpoint):
-        return f"Snakemake would take the braces in {braced.name!r} for a wildcard. Rename it."
-    return None
+        why = f"the name {name!r} has characters that tables and plots cannot hold. Rename it."
+    elif not _is_open(checkpoint):
+        why = "its permissions forbid to read it."
+    elif variable:
+        why = f"Snakemake reads braces and <…>, as in {variable.name!r}. Rename it."
+    else:
+        return True
+    LOGGER.warning(f"{checkpoint} was left out: {why}")
+    return False
 
 
 def require_no_braces(checkpoints: Iterable[Path]) -> None:
-    """Raise GeometryError for names that Snakemake would take for wildcards."""
-    if braced := next(filter(None, map(_braced, checkpoints)), None):
-        raise GeometryError(
-            f"{braced}: Snakemake would take the braces in this name for a wildcard. Rename it."
-        )
+    """Raise GeometryError for names that Snakemake would take for wildcards or path variables."""
+    if variable := next(filter(None, map(_variable, checkpoints)), None):
+        raise GeometryError(f"{variable}: Snakemake reads braces and <…> in a name. Rename it.")
 
 
-def _braced(checkpoint: Path) -> Path | None:
+def _variable(checkpoint: Path) -> Path | None:
     paths = (checkpoint, *_entries(checkpoint))
-    return next((path for path in paths if set(path.name) & set("{}")), None)
+    return next((path for path in paths if VARIABLE.search(path.name)), None)
 
 
 def _is_cached(model: Path) -> bool:

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from unembedding.checkpoints.formats import is_weights
 from unembedding.errors import GeometryError
 
 CHUNK = 8 * 2**20  # bytes handed on at a time: large enough to be fast, small beside any limit
@@ -58,11 +59,15 @@ class LocalFolder:
             raise GeometryError(f"There is no folder {folder}. Check `path:` in the configuration.")
 
     def sizes(self) -> dict[str, int]:
-        files = [f for f in sorted(self.folder.iterdir()) if f.is_file()]
+        entries = sorted(self.folder.iterdir())
+        files = [f for f in entries if f.is_file()]
         if odd := [f.name for f in files if not is_text(f.name)]:
             raise GeometryError(
                 f"{self.folder} holds {odd[0]!r}, whose name is no UTF-8. Rename it."
             )
+        # Without its config.json a checkpoint can be taken for one of another kind.
+        if lost := [f for f in entries if f.is_symlink() and not f.exists() and _matters(f.name)]:
+            raise GeometryError(f"{lost[0]} is a link to nowhere. Fetch the file, or remove it.")
         return {f.name: f.stat().st_size for f in files}
 
     def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
@@ -122,6 +127,10 @@ def _sample(file: Path, size: int, *_state: int) -> bytes:
     except OSError:
         return b""  # the job that reads it says what is wrong
     return digest.digest()
+
+
+def _matters(name: str) -> bool:
+    return is_weights(name) or name.endswith(".json")
 
 
 def is_text(name: str) -> bool:

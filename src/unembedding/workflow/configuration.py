@@ -62,8 +62,8 @@ def _path(value: Any) -> Any:
     """Check a path, and put in the home folder for `~` and variables of the environment."""
     if not isinstance(value, str):
         return value
-    if value == "" or re.search(r"[{}]", value):
-        raise ValueError(f"a path, without braces (Snakemake reads them), not {value!r}")
+    if value == "" or re.search(r"[{}]|<[a-z][a-z0-9_]*>", value):
+        raise ValueError(f"a path, without braces or <name> (Snakemake reads them), not {value!r}")
     expanded = _expanded(value)
     if unset := re.search(r"\$\w+", expanded):
         raise ValueError(f"{unset[0]} is not set in the environment, in {value!r}")
