@@ -26,12 +26,18 @@ UNEMBEDDING = "unembedding"
 
 
 def open_source(
-    path: Path | None, repo: str | None, revision: str, commit: str | None, download: str
+    path: Path | None,
+    repo: str | None,
+    revision: str,
+    commit: str | None,
+    download: str,
+    subfolder: str | None = None,
 ) -> Source:
     """Return where a revision's files are: a local folder, the Hub, or the Hub's cache.
 
     ``download`` is ``tensor`` (byte ranges) or ``checkpoint`` (the whole snapshot, cached).
-    ``commit`` is None for a revision that is not pinned, which raises GeometryError.
+    ``commit`` is None for a revision that is not pinned, which raises GeometryError. ``subfolder``
+    is the checkpoint's place in a repository.
     """
     if commit is None:
         raise GeometryError(
@@ -44,7 +50,7 @@ def open_source(
     from unembedding.hub.snapshot import download_snapshot
 
     assert repo is not None
-    repository = HubRepository(repo, revision, commit)
+    repository = HubRepository(repo, revision, commit, subfolder)
     return download_snapshot(repository) if download == "checkpoint" else repository
 
 

@@ -247,3 +247,13 @@ def test_a_config_json_of_gigabytes_is_not_read(tmp_path):
         file.truncate(2**32)  # sparse
     message = refusal(lambda: open_checkpoint(tmp_path).config)
     assert message.endswith(f"has {2**32} bytes; that is no JSON description.")
+
+
+def test_a_folder_with_weights_in_its_sub_folders_alone_is_answered_with_these(tmp_path):
+    for folder in ("a", "b", "c"):
+        (tmp_path / folder).mkdir()
+    write(tmp_path / "a", "model.safetensors", SHARDS[2])
+    write(tmp_path / "b", "model.pt", SHARDS[2])
+    (tmp_path / "c/README.md").touch()
+    message = refusal(lambda: open_checkpoint(tmp_path).choose())
+    assert "It holds: no files, and weights in the folders a, b. Give one of these" in message

@@ -47,6 +47,7 @@ def test_everything_but_the_models_has_a_default():
         "step": None,
         "rows": None,
         "unembedding": None,
+        "subfolder": None,
     }
 
 
@@ -419,3 +420,14 @@ def test_a_shipped_configuration_names_the_schema_and_fits_it(file):
 def test_what_the_command_line_gives_as_text_is_read_as_yaml_would(values, read):
     values = {"models": {"m": {"path": "m"}}} | {k: v for k, v in values.items() if v}
     assert read(load(values))
+
+
+def test_a_subfolder_is_a_place_in_a_repository():
+    found = load({"models": {"m": {"repo": "a/b", "subfolder": "steps/10/"}}})
+    assert found.models["m"].subfolder == "steps/10"
+    for bad in ("", "/", "../x", "a//b", "a/./b"):
+        (line,) = mistakes({"models": {"m": {"repo": "a/b", "subfolder": bad}}})
+        assert line.startswith("models.m.subfolder: a folder of the repository, such as")
+    assert mistake_of(**LOCAL, subfolder="x") == (
+        "models.tiny.subfolder: is of a repository; make it a part of `path:`"
+    )

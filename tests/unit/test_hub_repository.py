@@ -1038,3 +1038,59 @@ def test_a_folder_in_the_place_of_a_cached_file_is_named(repository, offline):
     assert "config.json is absent" in refusal(lambda: downloaded(repository))
     offline()
     assert "config.json is not there, and the Hub has one" in refusal(downloaded(repository).sizes)
+
+
+# Checkpoints in folders of a repository
+
+
+FOLDERS = {
+    "README.md": b"words",
+    "steps/10/config.json": b"{}",
+    f"steps/10/{FILE}": BODY,
+    f"steps/20/{FILE}": BODY[::-1],
+    "steps/20/deeper/notes.txt": b"words",
+}
+
+
+@pytest.fixture
+def in_folders(hub, waits):
+    return hub.add(REPO, "main", FOLDERS)
+
+
+@pytest.mark.parametrize("download", ["tensor", "checkpoint"])
+def test_the_checkpoint_in_a_folder_is_read(hub, in_folders, download):
+    source = open_source(None, REPO, "main", in_folders, download, "steps/20")
+    assert source.sizes() == {FILE: len(BODY)}
+    assert read(source, FILE, 5, 105) == BODY[::-1][5:105]
+    digest = HubRepository(REPO, "main", in_folders).files[f"steps/20/{FILE}"][1]
+    assert digest is not None and source.digest(FILE) in (digest, None)
+    assert source.where(FILE).endswith(f"/steps/20/{FILE}")
+    if download == "tensor":
+        assert hub.bytes_sent(f"steps/20/{FILE}") == source.bytes_fetched == 100
+
+
+def test_a_damaged_file_of_a_folder_in_the_cache_is_fetched_again(in_folders):
+    source = open_source(None, REPO, "main", in_folders, "checkpoint", "steps/10")
+    cached = Path(source.where(FILE)).resolve()
+    cached.write_bytes(bytes(len(BODY)))
+    again = open_source(None, REPO, "main", in_folders, "checkpoint", "steps/10")
+    assert read(again, FILE, 0, len(BODY)) == BODY
+    assert again.warnings == [f"{FILE} was damaged in the Hub cache and has been fetched again."]
+
+
+def test_a_folder_in_the_cache_is_checked_without_a_network(in_folders, monkeypatch):
+    open_source(None, REPO, "main", in_folders, "checkpoint", "steps/10")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    source = open_source(None, REPO, "main", in_folders, "checkpoint", "steps/10")
+    assert read(source, FILE, 0, 10) == BODY[:10]
+    assert source.verified == {FILE}
+
+
+@pytest.mark.parametrize("subfolder", [None, "step", "steps", "steps/20/deeper"])
+def test_a_repository_whose_weights_are_elsewhere_is_answered_with_its_folders(
+    in_folders, subfolder
+):
+    source = HubRepository(REPO, "main", in_folders, subfolder)
+    message = refusal(lambda: Checkpoint(source).choose())
+    assert "holds no weights this workflow reads" in message
+    assert "and weights in the folders steps/10, steps/20. Give one of these: as `subf" in message

@@ -52,7 +52,9 @@ def stages(results, model, revision, seed=0, rows=None, commit="c" * 40):
     """Do the three stages of a small matrix; return what was asked, and what they recorded."""
     place = results.model(model).revision(revision)
     place.folder.mkdir(parents=True)
-    asked = Asked(model, revision, "lab/model", commit, None, None, "float64", rows, "error", None)
+    asked = Asked(
+        model, revision, "lab/model", commit, None, None, "float64", rows, "error", None, None
+    )
     gamma = with_spectrum(90, np.geomspace(0.1, 1, 9), seed)
     write_gamma(place.unembedding, gamma)
     decomposed = decompose(place.unembedding, place.decomposition, NumpyBackend(), "float64", rows)

@@ -163,3 +163,13 @@ def test_a_revision_that_is_missing_is_named_with_its_neighbours(repository, tmp
     assert run.code != 0
     assert "'step7-tokens4B': the nearest are step7-tokens3B" in run.output
     assert not (tmp_path / "results/geometry/olmo/revisions.tsv").exists()
+
+
+def test_a_checkpoint_in_a_folder_of_a_repository_is_extracted(repository, layouts, tmp_path):
+    folder, gamma = layouts[NAMES[0]]
+    files = {f"steps/10/{file.name}": file.read_bytes() for file in folder.iterdir()}
+    repository.hub.add("fields/folders", "main", files)
+    model = {"repo": "fields/folders", "revisions": "main", "subfolder": "steps/10"}
+    target = "results/geometry/m/main/unembedding.safetensors"
+    succeed(tmp_path, {"models": {"m": model}}, target, HF_ENDPOINT=repository.hub.endpoint)
+    assert tensor_bytes((tmp_path / target).parent) == gamma.tobytes()

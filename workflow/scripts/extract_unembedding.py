@@ -17,7 +17,9 @@ with begun("extract", snakemake) as stage:
     with stage.clock("open"):
         path = params.path and Path(params.path)
         commit, download = asked["commit"], params.download
-        source = open_source(path, asked["repo"], asked["revision"], commit, download)
+        source = open_source(
+            path, asked["repo"], asked["revision"], commit, download, asked["subfolder"]
+        )
     with stage.clock("read and write"):
         facts = extract_unembedding(
             source,

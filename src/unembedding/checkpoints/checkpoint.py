@@ -37,7 +37,12 @@ class Checkpoint:
         named = [fmt for fmt in FORMATS if fmt.index in sizes or fmt.single in sizes]
         for fmt in named or filter(self._files, FORMATS):
             return fmt
-        listing = ", ".join(list(sizes)[:20]) or "nothing"
+        listing = ", ".join(list(sizes)[:20]) or "no files"
+        if folders := self.source.folders():
+            listing += (
+                f", and weights in the folders {_some(folders)}. Give one of these: as "
+                "`subfolder:` of a repository, or as `path:`"
+            )
         raise GeometryError(
             f"{self.source.where()} holds no weights this workflow reads (*.safetensors, "
             f"pytorch_model*.bin or model.pt). It holds: {listing}."
@@ -118,3 +123,8 @@ class Checkpoint:
     def _files(self, fmt: Format) -> list[str]:
         files = self.source.sizes()
         return [name for name in files if name.endswith(fmt.suffix) and is_weights(name)]
+
+
+def _some(names: list[str], most: int = 20) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

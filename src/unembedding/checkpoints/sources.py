@@ -37,6 +37,10 @@ class Source(Protocol):
         """Yield bytes ``start`` to ``stop`` (exclusive) of a file, all of them or an error."""
         ...
 
+    def folders(self) -> list[str]:
+        """Return the folders below that hold weights."""
+        ...
+
     def digest(self, name: str) -> str | None:
         """Return what the origin says a file hashes to (see ``hasher``), None where it does not."""
         ...
@@ -93,6 +97,10 @@ class LocalFolder:
                 f"{self.where(name)} was changed while it was read. Wait until it is written, and "
                 "run again."
             )
+
+    def folders(self) -> list[str]:
+        below = (sub for sub in sorted(self.folder.iterdir()) if sub.is_dir())
+        return [sub.name for sub in below if any(is_weights(f.name) for f in sub.iterdir())]
 
     def digest(self, name: str) -> str | None:
         return None  # a folder says nothing about its files

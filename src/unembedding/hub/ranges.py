@@ -17,6 +17,7 @@ import httpx2
 from huggingface_hub import HfApi, hf_hub_url
 from huggingface_hub.utils import build_hf_headers
 
+from unembedding.checkpoints.formats import is_weights
 from unembedding.checkpoints.sources import is_text
 from unembedding.hub import requests
 from unembedding.hub.requests import (
@@ -37,10 +38,11 @@ BREAKS = 50  # of one range, whatever they brought
 
 
 class HubRepository:
-    """One commit of a model repository on the Hub."""
+    """One commit of a model repository on the Hub, or one folder of it."""
 
-    def __init__(self, repo: str, revision: str, commit: str) -> None:
+    def __init__(self, repo: str, revision: str, commit: str, subfolder: str | None = None) -> None:
         self.repo, self.revision, self.commit = repo, revision, commit
+        self.inside = f"{subfolder}/" if subfolder else ""
         self.bytes_fetched = 0
         self.warnings: list[str] = []
         self.verified: set[str] = set()
@@ -66,13 +68,19 @@ class HubRepository:
         return listed(ask, self.where())
 
     def sizes(self) -> dict[str, int]:
-        return {name: size for name, (size, _) in self.files.items() if "/" not in name}
+        within = {p: size for p, (size, _) in self.files.items() if p.startswith(self.inside)}
+        named = {path.removeprefix(self.inside): size for path, size in within.items()}
+        return {name: size for name, size in named.items() if "/" not in name}
+
+    def folders(self) -> list[str]:
+        found = (path.rpartition("/") for path in self.files)
+        return sorted({folder for folder, _, name in found if folder and is_weights(name)})
 
     def digest(self, name: str) -> str | None:
-        return self.files[name][1] if name in self.files else None
+        return self.files.get(self.inside + name, (0, None))[1]
 
     def where(self, name: str = "") -> str:
-        return f"{self.repo}@{self.revision}" + (f"/{name}" if name else "")
+        return f"{self.repo}@{self.revision}/{self.inside}{name}".rstrip("/")
 
     def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
         """Yield a byte range, resuming after broken connections from the last byte received."""
@@ -92,7 +100,7 @@ class HubRepository:
 
     def _request(self, name: str, start: int, stop: int, size: int) -> Iterator[bytes]:
         """Yield what one request brings of a range of a file of ``size`` bytes."""
-        url = hf_hub_url(self.repo, name, revision=self.commit)
+        url = hf_hub_url(self.repo, self.inside + name, revision=self.commit)
         asked = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
         headers = {**build_hf_headers(), **asked}
         with ExitStack() as stack:

@@ -24,7 +24,7 @@ from unembedding.hub.requests import cache_writable, downloaded, parsed
 
 
 def download_snapshot(repository: HubRepository) -> Snapshot:
-    """Download every file of the commit into the Hub cache, and return its folder there."""
+    """Download every file of the commit into the Hub cache, and return the checkpoint's folder."""
     repo, commit, where = repository.repo, repository.commit, repository.where()
     files = {} if is_offline_mode() else repository.files
     missing = [size for name, (size, _) in files.items() if not _is_cached(repository, name)]
@@ -59,19 +59,20 @@ def _is_cached(repository: HubRepository, name: str) -> bool:
 
 def _fetch_again(repository: HubRepository, name: str) -> None:
     """Replace one file of the Hub cache."""
+    path = repository.inside + name
     with cache_writable(repository.where(name)):
         downloaded(
             lambda: parsed(
                 lambda: hf_hub_download(
                     repository.repo,
-                    name,
+                    path,
                     revision=repository.commit,
                     force_download=True,
                     etag_timeout=requests.TIMEOUT,
                 )
             ),
             repository.where(name),
-            repository.files[name][0],
+            repository.files[path][0],
         )
 
 
@@ -79,8 +80,8 @@ class Snapshot(LocalFolder):
     """A commit in the Hub cache, whose files are checked against the Hub before they are read."""
 
     def __init__(self, folder: Path, repository: HubRepository) -> None:
-        super().__init__(folder)
-        self.repository = repository
+        super().__init__(folder / repository.inside)
+        self.cached, self.repository = folder, repository
 
     @cached_property
     def _listed(self) -> dict[str, tuple[int, str | None]]:
@@ -88,8 +89,13 @@ class Snapshot(LocalFolder):
         if not is_offline_mode():
             sizes = self.repository.sizes()
             return {name: (size, self.repository.digest(name)) for name, size in sizes.items()}
-        kept = read_tree_cache(str(self.folder.parents[1]), self.repository.commit) or {}
-        return {name: (file.size, file.lfs_sha256 or file.blob_id) for name, file in kept.items()}
+        inside = self.repository.inside
+        kept = read_tree_cache(str(self.cached.parents[1]), self.repository.commit) or {}
+        return {
+            path.removeprefix(inside): (file.size, file.lfs_sha256 or file.blob_id)
+            for path, file in kept.items()
+            if path.startswith(inside)
+        }
 
     def sizes(self) -> dict[str, int]:
         """Return the Hub's sizes: a file of another size in the cache is fetched again."""

@@ -26,6 +26,8 @@ class Asked:
     on_rank_deficient: str
     step: str | None
     """Regular expression that finds the training step in the revision's name."""
+    subfolder: str | None
+    """Where in the repository the checkpoint is."""
 
     def of(self, stage: str) -> dict[str, Any]:
         """Return what is asked of one stage."""
@@ -33,7 +35,7 @@ class Asked:
 
 
 ASKED_OF = {
-    "extract": ("model", "revision", "repo", "commit", "tensor", "state"),
+    "extract": ("model", "revision", "repo", "commit", "subfolder", "tensor", "state"),
     "decompose": ("precision", "rows"),
     "transform": ("on_rank_deficient", "step"),
 }

@@ -85,6 +85,14 @@ def _step(pattern: str | None) -> str | None:
     return pattern
 
 
+def _subfolder(path: str | None) -> str | None:
+    """Check a place in a repository."""
+    parts = (path or "").strip("/").split("/")
+    if path is not None and not all(part.strip(".") for part in parts):
+        raise ValueError(f"a folder of the repository, such as checkpoints/step10, not {path!r}")
+    return path and "/".join(parts)
+
+
 def _folder(name: str) -> str:
     if not FOLDER.fullmatch(name):
         raise ValueError(
@@ -141,6 +149,14 @@ class Model(Section):
         Count | None, BeforeValidator(_rows, json_schema_input_type=int | Literal["all"] | None)
     ] = None
     unembedding: str | None = None
+    subfolder: Annotated[str | None, AfterValidator(_subfolder)] = None
+
+    @field_validator("subfolder")
+    @classmethod
+    def _of_a_repository(cls, subfolder: str | None, info: ValidationInfo) -> str | None:
+        if subfolder is not None and info.data.get("path") is not None:
+            raise ValueError("is of a repository; make it a part of `path:`")
+        return subfolder
 
     @field_validator("repo")
     @classmethod

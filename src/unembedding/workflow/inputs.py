@@ -96,6 +96,7 @@ def asked(config: Config, model: str, revision: str, commit: str | None) -> Aske
         rows=section.rows,
         on_rank_deficient=config.on_rank_deficient,
         step=section.step,
+        subfolder=section.subfolder,
     )
 
 
