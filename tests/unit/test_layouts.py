@@ -2,7 +2,12 @@
 
 import pytest
 
-from unembedding.checkpoints.layouts import Choice, choose_unembedding, says_tied
+from unembedding.checkpoints.layouts import (
+    TIED_BY_DEFAULT,
+    Choice,
+    choose_unembedding,
+    says_tied,
+)
 from unembedding.errors import GeometryError
 
 # What the libraries that write checkpoints call their matrices, and what else is beside them.
@@ -16,16 +21,16 @@ HEADS = {
     "GPT-2": ("lm_head.weight", "transformer.wte.weight"),
     "Mamba (transformers)": ("lm_head.weight", "backbone.embeddings.weight"),
     "Mamba (state-spaces)": ("lm_head.weight", "backbone.embedding.weight"),
+    "InternLM 2": ("output.weight", "model.tok_embeddings.weight"),
+    "ChatGLM": ("transformer.output_layer.weight", "transformer.embedding.word_embeddings.weight"),
+    "RWKV": ("head.weight", "rwkv.embeddings.weight"),
+    "SmolVLM": ("lm_head.weight", "model.text_model.embed_tokens.weight"),
     "BLOOM": ("lm_head.weight", "transformer.word_embeddings.weight"),
     "Gemma 3": ("language_model.lm_head.weight", "language_model.model.embed_tokens.weight"),
     "Llava": ("lm_head.weight", "model.language_model.embed_tokens.weight"),
     "compiled": ("_orig_mod.lm_head.weight", "_orig_mod.model.embed_tokens.weight"),
     "parallel": ("module._orig_mod.lm_head.weight", "module._orig_mod.wte.weight"),
 }
-MODEL_TYPES = (
-    *("olmo", "olmo2", "olmo3", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gpt_neox"),
-    *("gemma", "gemma2", "gemma3_text", "gpt2", "mamba", "opt", "whisper"),
-)
 EMBEDDINGS = [*dict.fromkeys(embedding for _, embedding in HEADS.values()), "wte.weight"]
 DECOYS = [
     f"{prefix}{block}.{layer}.{name}.weight"
@@ -98,6 +103,9 @@ def test_a_head_of_which_nothing_is_said_is_taken_without_one():
         ({"tie_word_embeddings": None, "model_type": "olmo"}, False),
         ({"text_config": {"tie_word_embeddings": False}}, False),
         ({"text_config": None, "model_type": "gpt2"}, True),
+        ({"model_type": "llava", "text_config": {"model_type": "llama"}}, False),
+        ({"model_type": "gemma3", "text_config": {"tie_word_embeddings": False}}, True),
+        ({"language_config": {"tie_word_embeddings": True}}, True),
         ({"d_model": 768, "n_layer": 24, "ssm_cfg": {}}, True),
         ({"d_model": 768, "n_layer": 24, "ssm_cfg": {}, "tie_embeddings": False}, False),
         ({"model_type": "never-heard-of"}, None),
@@ -108,7 +116,7 @@ def test_config_json_says_whether_the_embeddings_are_tied(config, tied):
     assert says_tied(config) is tied
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("model_type", sorted(TIED_BY_DEFAULT.keys() - {"hf_olmo"}))
 def test_a_silent_config_json_means_the_default_of_its_class(model_type):
     from transformers import CONFIG_MAPPING
 
@@ -176,25 +184,54 @@ def test_a_name_the_user_gives_is_exact():
         ["lm_head.qweight", "lm_head.qzeros", "lm_head.scales"],
         ["lm_head.weight_g", "lm_head.weight_v"],
         ["lm_head.parametrizations.weight.original0", "lm_head.parametrizations.weight.original1"],
+        ["_orig_mod.lm_head.qweight", "_orig_mod.lm_head.scales"],
+        ["language_model.lm_head.weight_mask", "language_model.lm_head.weight_orig"],
+        ["embed_out.SCB"],
+        ["lm_head.base_layer.weight", "lm_head.lora_A.default.weight"],
     ],
 )
-def test_a_head_that_is_quantised_or_split_is_no_missing_head(parts):
-    message = refusal(["model.embed_tokens.weight", *parts], {"model_type": "new"})
-    assert "has a head that is quantised or split: " + parts[0] in message
+def test_a_head_that_is_quantised_split_or_adapted_is_no_missing_head(parts):
+    for beside in ([], ["lm_head.weight"] if parts[0].startswith("lm_head.") else []):
+        message = refusal(["model.embed_tokens.weight", *beside, *parts], {"model_type": "new"})
+        assert "has a head that is no plain matrix, but quantised, split or adapted" in message
+        assert parts[0] in message
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"model_type": "bailing_moe", "norm_head": True},
-        {"model_type": "baichuan", "vocab_size": 125696},
-    ],
-)
+def test_a_tensor_named_by_the_user_is_taken_whatever_lies_beside_it():
+    names = ["lm_head.weight", "lm_head.weight_scale"]
+    assert choose(names, exact="lm_head.weight").tensor == "lm_head.weight"
+
+
+def test_what_leaves_a_matrix_as_it_is_may_lie_beside_it():
+    names = ["lm_head.w_out.weight", "lm_head.norm.weight", "lm_head.w_out.bias"]
+    assert choose(names).tensor == "lm_head.w_out.weight"
+    assert choose(["wte.weight", "lm_head.bias"], {"model_type": "gpt2"}).tensor == "wte.weight"
+    assert "lm_head.sz" in refusal([*names, "lm_head.sz"])  # OLMo-core's, which scales each row
+
+
+NORMALISED = [
+    {"model_type": "bailing_moe", "norm_head": True},
+    {"model_type": "new", "llm_config": {"norm_head": True}},
+    {"model_type": "baichuan", "vocab_size": 125696},
+    {"model_type": "baichuan", "vocab_size": 125700},
+    {"model_type": "baichuan"},
+]
+
+
+@pytest.mark.parametrize("config", NORMALISED)
 def test_a_head_whose_rows_are_normalised_in_use_is_refused_by_name(config):
     message = refusal(["lm_head.weight", "model.embed_tokens.weight"], config)
-    assert "normalises the rows of its head" in message
+    assert "divides the rows of its head by their norms" in message
+    assert ("Baichuan 2" if config["model_type"] == "baichuan" else "norm_head") in message
+
+
+@pytest.mark.parametrize("config", NORMALISED)
+def test_a_head_that_is_normalised_in_use_is_taken_by_name_with_a_warning(config):
+    found = choose(["lm_head.weight"], config, exact="lm_head.weight")
+    assert found.warning.startswith("'lm_head.weight' was taken as it is stored. In use this model")
 
 
 def test_a_head_that_is_not_normalised_is_taken():
     for config in ({"norm_head": False}, {"model_type": "baichuan", "vocab_size": 64000}):
-        assert choose(["lm_head.weight"], config).tensor == "lm_head.weight"
+        found = choose(["lm_head.weight"], config)
+        assert found == Choice("lm_head.weight", tied=False)
