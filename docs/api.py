@@ -10,7 +10,7 @@ from typing import Any
 
 # In the order in which a notebook would use them.
 MODULES = {
-    "unembedding.extraction": ("open_source", "extract_unembedding"),
+    "unembedding.extraction": ("open_source", "extract_unembedding", "read_unembedding"),
     "unembedding.backends": ("select_backend",),
     "unembedding.covariance": ("decompose",),
     "unembedding.spectrum": ("spectrum",),

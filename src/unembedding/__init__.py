@@ -7,6 +7,23 @@ transformed matrix g (``transform``). Arithmetic on matrices lives in ``backends
 Nothing here imports Snakemake, but for ``unembedding.workflow``; the rest works in a notebook.
 """
 
+from __future__ import annotations
+
 import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unembedding.extraction import read_unembedding
+
+__all__ = ["read_unembedding"]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent, unless someone listens
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a notebook wants when it is asked for: the Snakefile needs none of it."""
+    if name in __all__:
+        from unembedding import extraction
+
+        return getattr(extraction, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from unembedding.checkpoints.checkpoint import Checkpoint
@@ -93,6 +94,15 @@ def extract_unembedding(
         bytes_fetched=source.bytes_fetched,
         warnings=warnings + source.warnings,
     )
+
+
+def read_unembedding(file: Path | str) -> np.ndarray:
+    """Return γ (V × d) of an ``unembedding.safetensors``, bfloat16 and float16 widened to float32.
+
+    Every value is the stored one: NumPy, and so ``safetensors.numpy``, has no bfloat16. float64
+    stays. Raises GeometryError for a file that is none.
+    """
+    return TensorFile(Path(file)).read(UNEMBEDDING, 2)
 
 
 def matrix_shape(unembedding: Path) -> tuple[int, ...]:

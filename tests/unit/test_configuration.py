@@ -431,3 +431,37 @@ def test_a_subfolder_is_a_place_in_a_repository():
     assert mistake_of(**LOCAL, subfolder="x") == (
         "models.tiny.subfolder: is of a repository; make it a part of `path:`"
     )
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("~/runs", "/home/me/runs"), ("$DATA/runs", "/data/runs"), ("${DATA}/runs", "/data/runs")],
+)
+def test_home_and_variables_of_the_environment_stand_for_folders(monkeypatch, written, meant):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("DATA", "/data")
+    assert load({"models": {"m": {"path": written}}}).models["m"].path == Path(meant)
+
+
+@pytest.mark.parametrize("path", ["$NOWHERE_SET/runs", "${NOWHERE_SET}/runs"])
+def test_a_variable_that_is_not_set_is_named(path):
+    assert mistake_of(path=path) == (
+        f"models.tiny.path: $NOWHERE_SET is not set in the environment, in {path!r}"
+    )
+
+
+def test_absent_folders_are_told_with_the_other_mistakes(tmp_path):
+    models = {
+        "here": {"path": str(tmp_path)},
+        "gone": {"path": str(tmp_path / "gone")},
+        "nobody": {"path": "~nobody-of-this-name/runs", "every": 0},
+    }
+    with pytest.raises(ConfigurationError) as caught:
+        load({"models": models, "backend": "abacus"}, folders=True)
+    places = [line.strip().partition(": ")[0] for line in str(caught.value).splitlines()[1:]]
+    assert sorted(places) == [
+        "backend",
+        "models.gone.path",
+        "models.nobody.every",
+        "models.nobody.path",
+    ]

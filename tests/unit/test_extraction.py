@@ -362,3 +362,54 @@ def test_the_last_model_of_a_trainer_is_the_folder_of_its_checkpoints(tmp_path):
     assert open_source(tmp_path, None, "final", "local", "tensor").folder == tmp_path
     below = open_source(tmp_path, None, "checkpoint-5", "local", "tensor")
     assert below.folder == tmp_path / "checkpoint-5"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_what_was_extracted_is_read_as_numbers_that_numpy_has(tmp_path, dtype):
+    import unembedding
+
+    gamma = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    gamma = gamma[gamma.isfinite()].to(dtype).reshape(-1, 2)
+    target, _ = extract(tmp_path, {HEAD: gamma})
+    found = unembedding.read_unembedding(str(target))
+    wide = gamma if dtype == torch.float64 else gamma.float()
+    assert found.dtype == wide.numpy().dtype
+    assert found.tobytes() == wide.numpy().tobytes()
+
+
+def test_a_config_replaced_before_the_weights_are_read_is_an_error(tmp_path):
+    source = checkpoint(tmp_path / "checkpoint", {HEAD: torch.ones(6, 4)}, {"model_type": "olmo"})
+    stream = source.stream
+
+    def saved_over(name, start, stop):
+        if name == "model.safetensors":
+            (tmp_path / "checkpoint/config.json").write_text(json.dumps(TIED))
+        return stream(name, start, stop)
+
+    source.stream = saved_over
+    with pytest.raises(UserError, match=r"config\.json was changed while it was read"):
+        extract_unembedding(source, tmp_path / "target", PROVENANCE)
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("keep", ["size", "size and date", "all but the inode"])
+def test_weights_replaced_between_header_and_matrix_are_an_error(tmp_path, keep):
+    source = checkpoint(tmp_path / "checkpoint", {HEAD: torch.ones(6, 4)})
+    path, size = tmp_path / "checkpoint/model.safetensors", 6 * 4 * 4
+    old, stream = path.stat(), source.stream
+
+    def replaced(name, start, stop):
+        if stop - start == size:
+            content = path.read_bytes()[:-size] + bytes(size)
+            if keep == "all but the inode":
+                path.with_name("new").write_bytes(content)
+                path.with_name("new").rename(path)
+            else:
+                path.write_bytes(content)
+            if keep != "size":
+                os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
+        return stream(name, start, stop)
+
+    source.stream = replaced
+    with pytest.raises(UserError, match=r"model\.safetensors was changed while it was read"):
+        extract_unembedding(source, tmp_path / "target", PROVENANCE)

@@ -328,6 +328,23 @@ def test_a_checkpoint_with_braces_is_left_out_with_a_word(tmp_path, warnings_of,
     assert "step2" in found and (tmp_path / braced).parent.name not in found
 
 
+def test_what_no_rule_reads_may_have_any_name(tmp_path):
+    weights(tmp_path, tmp_path / "checkpoint-5")
+    (tmp_path / "plots{1}").mkdir()
+    (tmp_path / "checkpoint-5/notes{1}.txt").touch()
+    found = resolve_revisions(["*"], 1, None, None, tmp_path, {})
+    assert list(found) == ["checkpoint-5", "final"]
+
+
+def test_a_folder_called_final_is_not_hidden_by_the_one_above(tmp_path):
+    weights(tmp_path, tmp_path / "final", tmp_path / "checkpoint-5")
+    assert local_revisions(tmp_path) == {
+        "checkpoint-5": tmp_path / "checkpoint-5",
+        "final": tmp_path / "final",
+        "local": tmp_path,
+    }
+
+
 def test_a_folder_of_which_nothing_can_be_used_is_named(tmp_path):
     weights(tmp_path / "step{1}")
     with pytest.raises(GeometryError, match=f"{tmp_path}: none of the checkpoints below it can be"):

@@ -1,6 +1,7 @@
 """The header of a safetensors file tells where its tensors are, or why it cannot be trusted."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save, save_file
 
 from unembedding.checkpoints.formats.safetensors import read_header
-from unembedding.checkpoints.sources import LocalFolder, read
+from unembedding.checkpoints.sources import LocalFile, LocalFolder, read
 from unembedding.errors import GeometryError
 
 FILE = "model.safetensors"
@@ -242,3 +243,11 @@ def test_no_damage_makes_it_read_outside_the_file(tmp_path_factory, changes, siz
     for tensor in tensors.values():
         if tensor.dtype in ("F32", "F16"):
             assert 8 <= tensor.start <= tensor.stop <= size
+
+
+def test_the_header_of_one_file_is_read_whatever_lies_beside_it(tmp_path):
+    save_file({"a": np.ones((3, 2))}, tmp_path / "one.safetensors")
+    (tmp_path / "lost.json").symlink_to("nowhere")
+    (tmp_path / os.fsdecode(b"odd\xff")).touch()
+    tensors, _ = read_header(LocalFile(tmp_path / "one.safetensors"), "one.safetensors")
+    assert tensors["a"].shape == (3, 2)

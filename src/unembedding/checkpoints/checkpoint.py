@@ -43,9 +43,10 @@ class Checkpoint:
                 f", and weights in the folders {_some(folders)}. Give one of these: as "
                 "`subfolder:` of a repository, or as `path:`"
             )
+        readable = ", ".join(f"*{fmt.suffix}" for fmt in FORMATS)
         raise GeometryError(
-            f"{self.source.where()} holds no weights this workflow reads (*.safetensors, "
-            f"pytorch_model*.bin or model.pt). It holds: {listing}."
+            f"{self.source.where()} holds no weights this workflow reads ({readable}). It holds: "
+            f"{listing}."
         )
 
     @cached_property

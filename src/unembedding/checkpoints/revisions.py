@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from unembedding.checkpoints.formats import is_weights
+from unembedding.checkpoints.formats import is_input, is_weights
 from unembedding.errors import GeometryError
 
 LOGGER = logging.getLogger(__name__)
@@ -246,7 +246,7 @@ def _checkpoints(folder: Path) -> dict[str, Path]:
     subs = (sub for sub in _entries(folder) if sub.is_dir())
     below = {sub.name: sub for sub in subs if _is_checkpoint(sub, beside=top)}
     if top and below:
-        return {**below, FINAL: folder}
+        return {**below, (LOCAL if FINAL in below else FINAL): folder}
     return {LOCAL: folder} if not below and _is_checkpoint(folder) else below
 
 
@@ -275,8 +275,9 @@ def require_no_braces(checkpoints: Iterable[Path]) -> None:
 
 
 def _variable(checkpoint: Path) -> Path | None:
-    paths = (checkpoint, *_entries(checkpoint))
-    return next((path for path in paths if VARIABLE.search(path.name)), None)
+    """Return a path that a rule would have as input, and Snakemake would not read as it stands."""
+    inputs = [path for path in _entries(checkpoint) if is_input(path.name)]
+    return next((path for path in (checkpoint, *inputs) if VARIABLE.search(path.name)), None)
 
 
 def _is_cached(model: Path) -> bool:

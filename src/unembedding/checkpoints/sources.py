@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -75,31 +76,38 @@ class LocalFolder:
         return {f.name: f.stat().st_size for f in files}
 
     def stream(self, name: str, start: int, stop: int) -> Iterator[bytes]:
+        self._require_unchanged(name)  # from here on
         try:
-            self._require_unchanged(name)
             with (self.folder / name).open("rb") as file:
                 file.seek(start)
                 while start < stop and (chunk := file.read(min(CHUNK, stop - start))):
                     yield chunk
                     start += len(chunk)
-            self._require_unchanged(name)
         except OSError as error:
-            raise GeometryError(f"{self.where(name)} cannot be read: {error.strerror}.") from None
+            raise self._unreadable(name, error) from None
+        for read_before in self._states:  # config.json and weights belong together
+            self._require_unchanged(read_before)
         if start < stop:
             raise GeometryError(f"{self.where(name)} ends at byte {start}; {stop} were expected.")
 
     def _require_unchanged(self, name: str) -> None:
         """Raise where a file is no longer the one of which parts were read before."""
-        state = (self.folder / name).stat()
-        now = (state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
+        try:
+            now = state(self.folder / name)
+        except OSError as error:
+            raise self._unreadable(name, error) from None
         if self._states.setdefault(name, now) != now:
             raise GeometryError(
                 f"{self.where(name)} was changed while it was read. Wait until it is written, and "
                 "run again."
             )
 
+    def _unreadable(self, name: str, error: OSError) -> GeometryError:
+        return GeometryError(f"{self.where(name)} cannot be read: {error.strerror}.")
+
     def folders(self) -> list[str]:
-        below = (sub for sub in sorted(self.folder.iterdir()) if sub.is_dir())
+        subs = (sub for sub in sorted(self.folder.iterdir()) if sub.is_dir())
+        below = [sub for sub in subs if os.access(sub, os.R_OK | os.X_OK)]
         return [sub.name for sub in below if any(is_weights(f.name) for f in sub.iterdir())]
 
     def digest(self, name: str) -> str | None:
@@ -107,6 +115,26 @@ class LocalFolder:
 
     def where(self, name: str = "") -> str:
         return str(self.folder / name)
+
+
+class LocalFile(LocalFolder):
+    """One file of a folder, whatever else lies in it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.parent)
+        self.path = path
+
+    def sizes(self) -> dict[str, int]:
+        return {self.path.name: self.path.stat().st_size}
+
+
+def state(path: Path) -> tuple[int, int, int, int]:
+    """Return size, times of modification and change (ns), and inode: they tell a file that changed.
+
+    The date alone can be kept, as by `cp -p` and `rsync -t`.
+    """
+    found = path.stat()
+    return (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
 
 
 def state_of(files: Iterable[Path]) -> str:
@@ -138,7 +166,7 @@ def _sample(file: Path, size: int, *_state: int) -> bytes:
 
 
 def _matters(name: str) -> bool:
-    return is_weights(name) or name.endswith(".json")
+    return is_weights(name) or name == "config.json" or name.endswith(".index.json")
 
 
 def is_text(name: str) -> bool:

@@ -20,7 +20,7 @@ class StoredTensor:
     start: int
     """Offset of its first byte in the file, or behind the header of its zip entry."""
     zip_entry: int | None = None
-    """Offset of that header, until ``torch_archive.locate`` has read how long it is."""
+    """Offset of that header, until ``torch_zip.locate`` has read how long it is."""
     contiguous: bool = True
     crc32: int | None = None
     """Checksum that the file gives for exactly these bytes, where it does."""

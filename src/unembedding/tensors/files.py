@@ -14,7 +14,7 @@ import numpy as np
 
 from unembedding.checkpoints.dtypes import STORAGE, widen
 from unembedding.checkpoints.formats.safetensors import read_header
-from unembedding.checkpoints.sources import LocalFolder
+from unembedding.checkpoints.sources import LocalFile
 from unembedding.checkpoints.stored_tensor import StoredTensor
 from unembedding.errors import GeometryError
 from unembedding.files import CHECKSUM, checksum
@@ -118,7 +118,7 @@ class TensorFile:
             raise GeometryError(f"There is no file {path}.")
         self.path = path
         try:
-            self.tensors, self.metadata = read_header(LocalFolder(path.parent), path.name)
+            self.tensors, self.metadata = read_header(LocalFile(path), path.name)
         except GeometryError as error:
             raise GeometryError(f"{error} Delete it and run again.") from None
 

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from unembedding.backends.registry import BACKENDS
+from unembedding.checkpoints.revisions import VARIABLE
 from unembedding.errors import UserError
 
 REPO = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -62,16 +63,20 @@ def _path(value: Any) -> Any:
     """Check a path, and put in the home folder for `~` and variables of the environment."""
     if not isinstance(value, str):
         return value
-    if value == "" or re.search(r"[{}]|<[a-z][a-z0-9_]*>", value):
-        raise ValueError(f"a path, without braces or <name> (Snakemake reads them), not {value!r}")
     expanded = _expanded(value)
-    if unset := re.search(r"\$\w+", expanded):
-        raise ValueError(f"{unset[0]} is not set in the environment, in {value!r}")
+    if unset := re.search(r"\$\{?(\w+)", expanded):
+        raise ValueError(f"${unset[1]} is not set in the environment, in {value!r}")
+    if value == "" or VARIABLE.search(expanded):
+        raise ValueError(f"a path, without braces or <name> (Snakemake reads them), not {value!r}")
     return expanded
 
 
 def _expanded(path: str) -> str:
-    return os.path.expandvars(str(Path(path).expanduser()))
+    try:
+        home = str(Path(path).expanduser())
+    except RuntimeError:  # of a user who is not known: the folder is absent
+        home = path
+    return os.path.expandvars(home)
 
 
 def _step(pattern: str | None) -> str | None:
@@ -359,7 +364,7 @@ def _missing_folders(values: Mapping[str, Any]) -> list[str]:
     return [
         f"models.{name}.path: there is no folder {folder}"
         for name, path in named.items()
-        if not Path(folder := _expanded(path)).is_dir() and not re.search(r"[{}$]", folder)
+        if not Path(folder := _expanded(path)).is_dir() and not re.search(r"[{}$<]", folder)
     ]
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from unembedding.checkpoints.formats import is_weights
+from unembedding.checkpoints.formats import is_input
 from unembedding.checkpoints.revisions import local_revisions
 from unembedding.checkpoints.sources import state_of
 from unembedding.errors import GeometryError, UserError
@@ -63,7 +63,7 @@ def checkpoint_files(model: Model, revision: str) -> list[Path]:
     """Return the files of a local checkpoint; one on the Hub is pinned by its commit instead."""
     folder = _checkpoint(model, revision)
     files = folder.iterdir() if folder else ()
-    found = (f for f in files if is_weights(f.name) or f.suffix == ".json")
+    found = (f for f in files if is_input(f.name))
     # A link to nowhere, or what may not be read, is left to the job: its error is of one
     # checkpoint, and Snakemake's would be of the run.
     return sorted(f for f in found if f.is_file() and os.access(f, os.R_OK))

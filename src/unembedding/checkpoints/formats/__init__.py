@@ -55,3 +55,8 @@ def is_weights(name: str) -> bool:
     """Return whether a file of this name holds weights."""
     suffixes = tuple(fmt.suffix for fmt in FORMATS)
     return name.endswith(suffixes) and not name.startswith(NO_WEIGHTS)
+
+
+def is_input(name: str) -> bool:
+    """Return whether what is read of a checkpoint may depend on a file of this name."""
+    return is_weights(name) or name.endswith(".json")
