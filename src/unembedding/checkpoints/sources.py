@@ -145,9 +145,9 @@ def state_of(files: Iterable[Path]) -> str:
     """
     digest = hashlib.sha256()
     for file in files:
-        state = file.stat()
-        digest.update(f"{file}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
-        digest.update(_sample(file, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
+        size, modified, changed, _ = state(file)
+        digest.update(f"{file}\0{size}\0{modified}\0".encode())
+        digest.update(_sample(file, size, modified, changed))
     return digest.hexdigest()[:16]
 
 

@@ -1,7 +1,7 @@
 """PyTorch's zip archives (``pytorch_model.bin``, ``model.pt``), read by range, without PyTorch.
 
 An archive holds one pickle, which says for each tensor in which entry of the archive its numbers
-are (``tensor_pickle``), and one uncompressed entry per storage. This needs no import of torch
+are (``torch_pickle``), and one uncompressed entry per storage. This needs no import of torch
 (seconds, in every job) and no private interface of it.
 """
 
