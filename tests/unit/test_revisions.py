@@ -1,6 +1,9 @@
 """Names of revisions: what they say of training, which are chosen, and how they are kept."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -18,6 +21,8 @@ from unembedding.checkpoints.revisions import (
 )
 from unembedding.errors import GeometryError
 from unembedding.resolution import resolve_revisions
+
+SOURCES = Path(__file__).parents[2] / "src"
 
 
 @pytest.mark.parametrize(
@@ -523,3 +528,30 @@ def test_files_that_cannot_be_read_are_left_to_the_job_of_their_checkpoint(tmp_p
 def test_a_revision_whose_name_is_markup_is_one(tmp_path):
     weights(tmp_path / "a < b", tmp_path / "a&b")
     assert list(local_revisions(tmp_path)) == ["a < b", "a&b"]
+
+
+def test_what_is_left_out_is_said_in_the_job_s_log_and_on_the_terminal_and_else_nowhere(tmp_path):
+    weights(tmp_path / "m/step1", tmp_path / "m/step{2}")
+    listing = (
+        "from pathlib import Path; from unembedding.checkpoints.revisions import local_revisions"
+    )
+    script = f"{listing}\nlocal_revisions(Path('m'))\n"
+    job = (
+        "from unembedding.workflow.joblog import logged_to\n"
+        f"with logged_to('job.log'):\n    {script.replace(chr(10), chr(10) + '    ', 1)}"
+    )
+    silent, told = (
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(SOURCES)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for code in (script, job)
+    )
+    warning = "Warning: m/step{2} was left out: Snakemake reads braces and <…>, as in 'step{2}'."
+    assert silent.stderr == silent.stdout == told.stdout == ""
+    assert told.stderr.startswith(warning)
+    assert (tmp_path / "job.log").read_text(encoding="utf-8").startswith(warning)
