@@ -9,11 +9,9 @@ Nothing here imports Snakemake, but for ``unembedding.workflow``; the rest works
 
 from __future__ import annotations
 
+import importlib
 import logging
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from unembedding.extraction import read_unembedding
+from typing import Any
 
 __all__ = ["read_unembedding"]
 
@@ -23,7 +21,6 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent, unless 
 def __getattr__(name: str) -> Any:
     """Import what a notebook wants when it is asked for: the Snakefile needs none of it."""
     if name in __all__:
-        from unembedding import extraction
-
-        return getattr(extraction, name)
+        # By its name: an import statement would be in the digest of every script's code.
+        return getattr(importlib.import_module("unembedding.extraction"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -43,6 +43,14 @@ def test_a_module_that_a_script_does_not_import_leaves_its_digest(scripts):
     assert digest("extract_unembedding.py") == before
 
 
+def test_the_hub_is_not_in_the_digest_of_what_fetches_nothing(scripts):
+    folder, digest = scripts
+    before = digest("build_selective_scan.py")
+    with (folder / "src/unembedding/hub/ranges.py").open("a") as file:
+        file.write("# changed\n")
+    assert digest("build_selective_scan.py") == before
+
+
 def test_the_digest_does_not_depend_on_where_the_code_is(scripts, tmp_path, monkeypatch):
     folder, digest = scripts
     before = digest("decompose_covariance.py")
