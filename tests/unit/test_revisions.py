@@ -496,7 +496,12 @@ def test_a_model_in_the_hubs_cache_is_its_snapshots(tmp_path, inside):
     assert list(resolve_revisions([first], 1, None, None, folder, {})) == [first]
 
 
-@pytest.mark.parametrize("name", ["step2\t", "step2\n", "step2\r", "step2\v", "step\udcff"])
+ODD_NAMES = ["step2\t", "step2\n", "step2\r", "step2\v", "step\udcff"]
+
+
+@pytest.mark.parametrize(
+    "name", ODD_NAMES, ids=["tab", "newline", "return", "vertical tab", "no text"]
+)
 def test_a_folder_whose_name_no_table_can_hold_costs_no_other(tmp_path, name, warnings_of):
     weights(tmp_path / "step1", tmp_path / name)
     (warning,) = warnings_of(local_revisions, tmp_path)
