@@ -13,11 +13,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 from unembedding.checkpoints.formats import is_input, is_weights
-from unembedding.errors import GeometryError
+from unembedding.errors import GeometryError, printable
 
 LOGGER = logging.getLogger(__name__)
 LOCAL, FINAL = "local", "final"
-TAKEN = frozenset({"revisions.tsv", "plots"})  # what else is in a model's folder
+TAKEN = frozenset(  # what else is in a model's folders
+    {"revisions.tsv", "tokens.tsv", "plots", "categories.safetensors", "synsets.csv"}
+    | {"agreement.csv"}
+)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PINNED = re.compile(rf"[^\t]+\t({COMMIT.pattern}|{LOCAL})")  # a line of revisions.tsv
 VARIABLE = re.compile(r"[{}]|<[a-z][a-z0-9_]*>")  # of Snakemake, in a path: a wildcard, a pathvar
@@ -264,7 +267,7 @@ def _is_usable(checkpoint: Path) -> bool:
         why = f"Snakemake reads braces and <…>, as in {variable.name!r}. Rename it."
     else:
         return True
-    LOGGER.warning(f"{checkpoint} was left out: {why}")
+    LOGGER.warning(printable(f"{checkpoint} was left out: {why}"))
     return False
 
 
