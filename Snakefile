@@ -11,6 +11,7 @@ if not workflow.overwrite_configfiles:
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/geometry.smk"
+include: "workflow/rules/concepts.smk"
 include: "workflow/rules/backends.smk"
 include: "workflow/rules/mamba.smk"
 
@@ -19,6 +20,7 @@ rule all:
     default_target: True
     input:
         rules.geometry.input if CONFIG.models else [],
+        rules.concepts.input if in_all("concepts") else [],
         # Not for the many runs of a sweep: only where the configuration has their sections.
         rules.backends.input if in_all("backends") else [],
         rules.mamba.input if in_all("mamba") else [],

@@ -13,14 +13,18 @@ import importlib
 import logging
 from typing import Any
 
-__all__ = ["read_unembedding"]
+_HOMES = {
+    "neighbours": "unembedding.concepts.neighbours",
+    "read_unembedding": "unembedding.extraction",
+}
+__all__ = sorted(_HOMES)
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent, unless someone listens
 
 
 def __getattr__(name: str) -> Any:
     """Import what a notebook wants when it is asked for: the Snakefile needs none of it."""
-    if name in __all__:
+    if name in _HOMES:
         # By its name: an import statement would be in the digest of every script's code.
-        return getattr(importlib.import_module("unembedding.extraction"), name)
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

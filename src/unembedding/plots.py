@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from unembedding.plot_style import save
+from unembedding.plot_style import save, shown
 from unembedding.records.geometry import Geometry, require_described
 from unembedding.records.summary import identical
 from unembedding.tensors.files import TensorFile
@@ -78,11 +78,6 @@ def plot_model(
         draw[name](axes, points)
         axes.set_title(f"{shown(model)}: {TITLES[name]}", loc="left", fontsize=11)
         save(figure, target)
-
-
-def shown(name: str) -> str:
-    """Return a name as matplotlib shows it: dollars are no formula, and `_` hides no line."""
-    return ("\N{ZERO WIDTH SPACE}" if name.startswith("_") else "") + name.replace("$", r"\$")
 
 
 def _with_twins(points: list[Point]) -> list[Point]:

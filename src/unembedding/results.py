@@ -13,6 +13,7 @@ from unembedding.checkpoints.revisions import folder_name
 
 STAGES = ("extract", "decompose", "transform")
 PLOTS = ("spectrum", "effective_rank", "condition_number", "seconds")
+CONCEPT_PLOTS = ("scores", "matrices", "synsets", "projections", "planes", "agreement")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,14 @@ class RevisionResults:
         files = [self.geometry, self.causal]
         if stage == "extract":
             files += [self.decomposition, self.facts("decompose")]
-        return [*files, *map(self.model.plot, PLOTS), self.model.of_all.summary]
+        own = [*files, *map(self.model.plot, PLOTS), self.model.of_all.summary]
+        concepts = self.concepts
+        return [*own, *concepts.files, *concepts.made_after, concepts.model.agreement]
+
+    @property
+    def concepts(self) -> ConceptRevision:
+        root = self.model.of_all.folder.parent / CONCEPTS.folder.name
+        return ConceptResults(root).model(self.model.folder.name).beside(self.folder.name)
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,11 @@ class ModelResults:
     def pinned(self) -> Path:
         """The commits of the revisions."""
         return self.folder / "revisions.tsv"
+
+    @property
+    def vocabulary(self) -> Path:
+        """The text of each token, which rows of γ and g are of."""
+        return self.folder / "tokens.tsv"
 
     def plot(self, name: str) -> Path:
         return self.folder / "plots" / f"{name}.svg"
@@ -100,9 +113,106 @@ class GeometryResults:
         return ModelResults(self.folder / name)
 
 
+@dataclass(frozen=True)
+class ConceptRevision:
+    """The folder of one revision's concepts."""
+
+    folder: Path
+
+    @property
+    def model(self) -> ConceptModel:
+        return ConceptModel(self.folder.parent)
+
+    @property
+    def directions(self) -> Path:
+        return self.folder / "directions.safetensors"
+
+    @property
+    def matrices(self) -> Path:
+        return self.folder / "matrices.safetensors"
+
+    @property
+    def scores(self) -> Path:
+        return self.folder / "scores.csv"
+
+    @property
+    def tokens(self) -> Path:
+        """Projections and neighbours of tokens, for the explorer."""
+        return self.folder / "tokens.safetensors"
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.directions, self.matrices, self.scores, self.tokens]
+
+    @property
+    def made_after(self) -> list[Path]:
+        """What is made of these files, and no longer true once they change."""
+        model = self.model
+        plots = map(model.plot, CONCEPT_PLOTS)
+        return [*plots, model.of_all.summary, model.of_all.explorer]
+
+
+@dataclass(frozen=True)
+class ConceptModel:
+    """The folder of one model's concepts."""
+
+    folder: Path
+
+    @property
+    def of_all(self) -> ConceptResults:
+        return ConceptResults(self.folder.parent)
+
+    @property
+    def categories(self) -> Path:
+        """Which tokens belong to which synsets, and how these lie above each other."""
+        return self.folder / "categories.safetensors"
+
+    @property
+    def synsets(self) -> Path:
+        """Their names."""
+        return self.folder / "synsets.csv"
+
+    @property
+    def agreement(self) -> Path:
+        """How much checkpoints are alike."""
+        return self.folder / "agreement.csv"
+
+    @property
+    def made_after(self) -> list[Path]:
+        """What is made of the categories, and no longer true once they change."""
+        revisions = [ConceptRevision(scores.parent) for scores in self.folder.glob("*/scores.csv")]
+        return [file for r in revisions for file in r.files] + self.beside("_").made_after
+
+    def plot(self, name: str) -> Path:
+        return self.folder / "plots" / f"{name}.svg"
+
+    def beside(self, folder: str) -> ConceptRevision:
+        """Return the results of a revision by the name of its folder."""
+        return ConceptRevision(self.folder / folder)
+
+
+@dataclass(frozen=True)
+class ConceptResults:
+    """The folder of all models' concepts."""
+
+    folder: Path
+
+    @property
+    def summary(self) -> Path:
+        return self.folder / "summary.csv"
+
+    @property
+    def explorer(self) -> Path:
+        return self.folder / "explorer.html"
+
+    def model(self, name: str) -> ConceptModel:
+        return ConceptModel(self.folder / name)
+
+
 GEOMETRY = GeometryResults(Path("results/geometry"))
 MODEL = GEOMETRY.model("{model}")
 REVISION = RevisionResults(MODEL.folder / "{revision}")
+CONCEPTS = ConceptResults(Path("results/concepts"))
 BACKENDS = Path("results/backends")
 CHOICE = BACKENDS / "choice.json"
 """What ``backend: auto`` takes, once backends have been compared."""

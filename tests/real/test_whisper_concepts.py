@@ -9,22 +9,21 @@ from running import REPOSITORY
 from safetensors.numpy import load_file
 from test_whisper import NAME, PACKAGE, ctranslate2_tensor, pytestmark  # noqa: F401
 
-from unembedding.concepts.categories import find_categories, words_of
+from unembedding.concepts.categories import find_categories
 from unembedding.concepts.directions import find_directions
 from unembedding.concepts.matrices import three_matrices
 from unembedding.concepts.scores import mean_scores, score
+from unembedding.concepts.vocabulary import read_vocabulary
 
 WORDNET = REPOSITORY / "resources/wordnet"
 TINY = REPOSITORY / "resources/tiny-olmo"
 
 
 def scored(g, tokenizer, pos, minimum):
-    categories, vocabulary = find_categories(tokenizer, WORDNET, [pos], minimum)
+    categories = find_categories(read_vocabulary(tokenizer), WORDNET, [pos], minimum, rows=len(g))
     directions = find_directions(g[categories.tokens], categories)
     matrices = three_matrices(directions["all"].vectors, categories)
-    words = np.array(list(words_of(vocabulary)))
-    words = words[words < len(g)]
-    scores = mean_scores(score([g], directions, matrices, categories, words))
+    scores = mean_scores(score([g], directions, matrices, categories, categories.words))
     return SimpleNamespace(categories=categories, directions=directions, scores=scores)
 
 

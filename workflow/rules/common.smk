@@ -18,7 +18,17 @@ from unembedding.checkpoints.revisions import folder_name
 from unembedding.errors import UserError
 from unembedding.records.manifest import write_manifest
 from unembedding.records.pins import read_pins, read_resolution
-from unembedding.results import BACKENDS, CHOICE, GEOMETRY, MODEL, PLOTS, REVISION, ModelResults
+from unembedding.results import (
+    BACKENDS,
+    CHOICE,
+    CONCEPT_PLOTS,
+    CONCEPTS,
+    GEOMETRY,
+    MODEL,
+    PLOTS,
+    REVISION,
+    ModelResults,
+)
 from unembedding.workflow import configuration, inputs, preflight, sizing, terminal
 from unembedding.workflow.provenance import code_digest, share_with_jobs
 from unembedding.workflow.salvage import salvage
@@ -37,6 +47,8 @@ PLACEMENT = sizing.placement(CONFIG.backend)
 BACKEND_ENV = f"../../envs/{PLACEMENT.environment}.yaml"
 UNEMBEDDING = REVISION.unembedding if CONFIG.keep_unembedding else temp(REVISION.unembedding)
 COMPARISON = CONFIG.backends
+CONCEPT = REVISION.concepts
+WORDNET = CONFIG.concepts.wordnet or HOME / "resources/wordnet"
 logger.addFilter(lambda record: not terminal.is_noise(str(record.msg)))
 
 
@@ -134,6 +146,54 @@ def every_revision(wildcards, resolved=True):
     ]
 
 
+def shown_revisions(wildcards):
+    """Return (model, folder of the revision) of the checkpoints whose tokens are explored."""
+    found = every_revision(wildcards)
+    of = {model: [unquote(name) for m, name in found if m == model] for model, _ in found}
+    picked = {m: inputs.shown(CONFIG.models[m], names) for m, names in of.items()}
+    return [(model, folder_name(name)) for model, names in picked.items() for name in names]
+
+
+def of_shown(pattern):
+    """Return an input function: ``pattern`` for each checkpoint whose tokens are explored."""
+    return lambda wildcards: [
+        str(pattern).format(model=model, revision=revision)
+        for model, revision in shown_revisions(wildcards)
+    ]
+
+
+def of_last(pattern):
+    """Return an input function: ``pattern`` for a model's last checkpoint."""
+    return lambda wildcards: of_shown(pattern)(wildcards)[-1]
+
+
+@plainly
+def tokenizer_of(wildcards):
+    """Return where a model's tokenizer is, of what the configuration says."""
+    model = model_of(wildcards)
+    known = {"tokenizer": model.tokenizer, "path": model.path, "repo": model.repo}
+    named = {key: str(value) if value else None for key, value in known.items()}
+    first = next(iter(pins(wildcards.model).items()), None)
+    return {**named, "subfolder": model.subfolder, "pin": first}
+
+
+@plainly
+def tokenizer_files(wildcards):
+    """Return the local files that a model's tokens are read from."""
+    return [local(str(file)) for file in inputs.tokenizer_files(model_of(wildcards))]
+
+
+def wordnet_files(wildcards):
+    """Return WordNet's database files, as far as they are there."""
+    return [local(str(file)) for file in inputs.wordnet_files(WORDNET, CONFIG.concepts.pos)]
+
+
+@plainly
+def settings_of(model):
+    """Return all that a model's categories depend on, beside its tokens."""
+    return inputs.categories_of(CONFIG, model, WORDNET)
+
+
 def every_asked(wildcards):
     """Return what is asked of each checkpoint that is gathered."""
     revisions = every_revision(wildcards, resolved=False)
@@ -156,9 +216,10 @@ def recorded(path):
 
 @plainly
 def width(wildcards):
-    """Return the width of a revision's matrix, as far as it is known."""
-    folder = results_of(wildcards.model).folder / wildcards.revision
-    return inputs.width(model_of(wildcards), unquote(wildcards.revision), folder)
+    """Return the width of a revision's matrix, or of the model's last, as far as it is known."""
+    revision = wildcards.get("revision") or shown_revisions(wildcards)[-1][1]
+    folder = results_of(wildcards.model).folder / revision
+    return inputs.width(model_of(wildcards), unquote(revision), folder)
 
 
 def memory(wildcards, attempt):
@@ -225,7 +286,8 @@ def finish(failed):
     """Summarize what is left of a run that failed; list the results; say what there is."""
     logs = Path("logs/geometry")
     until = inputs.until_nothing(workflow.dag_settings.until, logs, STARTED)
-    lines = salvage(CONFIG, GEOMETRY, logs, STARTED) if failed else results_there()
+    settings = {model: settings_of(model) for model in CONFIG.models}
+    lines = salvage(CONFIG, GEOMETRY, logs, STARTED, settings) if failed else results_there()
     if CONFIG.models and GEOMETRY.folder.is_dir():
         write_manifest(GEOMETRY, CONFIG.keep_unembedding)
     print("\n".join(["", *until, *lines]))
@@ -235,6 +297,7 @@ def results_there():
     """Return the lines that end a successful run."""
     results = {
         GEOMETRY.summary: "one row per model and revision",
+        CONCEPTS.summary: "the scores of concepts; beside it explorer.html, a page to look at",
         BACKENDS: "which eigensolver is fastest here",
         "results/mamba": "the selective scan on this machine's CPU",
     }

@@ -199,15 +199,15 @@ def read_json(source: Source, name: str) -> Any:
     size = source.sizes()[name]
     if size > SMALL_FILE:
         raise GeometryError(f"{source.where(name)} has {size} bytes; that is no JSON description.")
-    content = _genuine(source, name, size)
+    content = read_genuine(source, name, size)
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise GeometryError(f"{source.where(name)} is not valid JSON: {error}") from None
 
 
-def _genuine(source: Source, name: str, size: int) -> bytes:
-    """Return a whole small file, as its origin means it to be."""
+def read_genuine(source: Source, name: str, size: int) -> bytes:
+    """Return a whole file, as its origin means it to be: fetched once more if it is not."""
     content = read(source, name, 0, size)
     expected = source.digest(name)
     if expected is None:

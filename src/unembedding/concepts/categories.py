@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unembedding.concepts.vocabulary import Vocabulary, read_vocabulary
+from unembedding.concepts.vocabulary import Vocabulary
 from unembedding.concepts.wordnet import WordNet, read_wordnet
 from unembedding.errors import UserError
 
@@ -45,6 +45,8 @@ class Categories:
     """Whether scores are measured on a member, in this synset (each has a split of its own)."""
     half: np.ndarray
     """0 or 1, the same in all synsets that a token is a member of."""
+    words: np.ndarray
+    """Ids of all tokens that are one space and a word, ascending."""
     permutations: np.ndarray
     """(shuffles × vocabulary): the token whose labels token i gets."""
 
@@ -80,7 +82,7 @@ class Categories:
 
 
 def find_categories(
-    tokenizer: Path,
+    vocabulary: Vocabulary,
     wordnet: Path,
     pos: Sequence[str],
     minimum: int,
@@ -88,32 +90,29 @@ def find_categories(
     seed: int = 0,
     shuffles: int = 1,
     rows: int | None = None,
-) -> tuple[Categories, Vocabulary]:
-    """Read a tokenizer and WordNet, and return the categories of tokens with ids below ``rows``.
+) -> Categories:
+    """Return the synsets, of a folder of WordNet's files, that have at least ``minimum`` members.
 
-    Raises UserError where a file cannot be used or no synset has ``minimum`` members.
+    Members are tokens with ids below ``rows``. Raises UserError where a file cannot be used or no
+    synset has so many members.
     """
-    vocabulary = read_vocabulary(tokenizer)
     words = words_of(vocabulary, rows)
     if not words:
         raise UserError(
-            f"{tokenizer} has no token that is a space and a word, which concepts are made of. "
-            "Name another tokenizer.json as `tokenizer:`, or leave this model out of concepts."
+            f"{vocabulary.source} has no token that is a space and a word, which concepts are made "
+            "of. Name another tokenizer.json as the model's `tokenizer:`."
         )
     wordnets = [read_wordnet(wordnet, part) for part in pos]
     categories = categorize(words, wordnets, minimum, held_out, seed)
     if not len(categories):
         raise UserError(
             f"No synset ({', '.join(pos)}) has {minimum} members among the {len(words):,} words of "
-            f"{tokenizer}. Lower `concepts: minimum`."
+            f"{vocabulary.source}. Lower `concepts: minimum`."
         )
     size = vocabulary_size(vocabulary, rows)
     generators = (np.random.default_rng([seed, 1 + shuffle]) for shuffle in range(shuffles))
     permutations = np.array([g.permutation(size) for g in generators], np.int32)
-    return (
-        replace(categories, permutations=permutations.reshape(-1, size)),
-        vocabulary,
-    )
+    return replace(categories, permutations=permutations.reshape(-1, size))
 
 
 def vocabulary_size(vocabulary: Vocabulary, rows: int | None) -> int:
@@ -161,6 +160,7 @@ def categorize(
         ),
         held_out=np.concatenate([part.held_out for part in parts]),
         half=np.concatenate([part.half for part in parts]),
+        words=np.array(sorted(words), np.int32),
         permutations=np.empty((0, 0), np.int32),
     )
 
@@ -201,6 +201,7 @@ def _of_one_part(
             bool,
         ),
         half=np.array([half[family[token]] for ids in tokens for token in ids], np.uint8),
+        words=np.empty(0, np.int32),
         permutations=np.empty((0, 0), np.int32),
     )
 

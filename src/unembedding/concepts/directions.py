@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
+from unembedding.backends import Backend
 from unembedding.concepts.categories import Categories
 
 Gram = Callable[[np.ndarray], np.ndarray]
@@ -42,6 +43,17 @@ def gram_float32(matrix: np.ndarray) -> np.ndarray:
         block = np.ascontiguousarray(matrix[:, first : first + BLOCK])
         total += block @ block.T  # NumPy sees that it is symmetric, and calls syrk
     return total
+
+
+def gram_of(backend: Backend) -> Gram:
+    """Return the ``Gram`` of a backend, with products in float32 as in ``gram_float32``."""
+
+    def gram(matrix: np.ndarray) -> np.ndarray:
+        columns = range(0, matrix.shape[1], BLOCK)
+        blocks = (np.ascontiguousarray(matrix[:, first : first + BLOCK].T) for first in columns)
+        return backend.host(backend.gram(blocks, np.zeros(len(matrix)), np.dtype(np.float32)))
+
+    return gram
 
 
 @dataclass(frozen=True)

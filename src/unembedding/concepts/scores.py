@@ -61,13 +61,22 @@ def score(
     return scores
 
 
-def mean_scores(scores: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Return each score over all synsets: root mean squares of those that are such, else means."""
-    squared = ("separability", "hierarchy")
-    return {
-        name: float(np.sqrt(np.nanmean(values**2)) if name in squared else np.nanmean(values))
-        for name, values in scores.items()
-    }
+def mean_scores(scores: Mapping[str, np.ndarray]) -> dict[str, float | None]:
+    """Return each score over all synsets: root mean squares of those that are such, else means.
+
+    None where it is defined of no synset. ``scores`` may have those of shuffled labels, too, with
+    names that end in ``_null``.
+    """
+    return {name: _mean(name.removesuffix("_null"), values) for name, values in scores.items()}
+
+
+def _mean(name: str, values: np.ndarray) -> float | None:
+    defined = values[np.isfinite(values)]
+    if len(defined) == 0:
+        return None
+    if name in ("separability", "hierarchy"):
+        return float(np.sqrt(np.square(defined).mean()))
+    return float(defined.mean())
 
 
 def project(blocks: Iterable[np.ndarray], directions: Directions) -> np.ndarray:

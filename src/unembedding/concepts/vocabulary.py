@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unembedding.errors import UserError
+from unembedding.files import write_text
 
 LARGEST_TOKENIZER = 2**28  # bytes; the largest public ones have 2**25
 METASPACE = "▁"
@@ -24,37 +25,86 @@ class Vocabulary:
     texts: dict[int, str]
     special: frozenset[int]
     """Ids of tokens that stand for no text, such as the end of one."""
+    source: str = "the tokenizer"
+    """The file they were read from, for messages."""
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Read the tokens of a ``tokenizer.json``; bytes that are no UTF-8 become U+FFFD.
+    """Read the tokens of a ``tokenizer.json``.
 
     Raises UserError naming the file where it cannot be read or is of another form.
     """
     try:
-        if path.stat().st_size > LARGEST_TOKENIZER:
-            raise UserError(
-                f"{path} has {path.stat().st_size:,} bytes, and a tokenizer at most "
-                f"{LARGEST_TOKENIZER:,}. Name the right file as `tokenizer:`."
-            )
-        content = json.loads(path.read_text(encoding="utf-8"))
+        require_size(path.stat().st_size, str(path))
+        return parse_vocabulary(path.read_bytes(), str(path))
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}). Name another file as `tokenizer:`."
+        ) from None
+
+
+def require_size(size: int, where: str) -> None:
+    """Raise UserError for a file that is too large to be a tokenizer."""
+    if size > LARGEST_TOKENIZER:
+        raise UserError(
+            f"{where} has {size:,} bytes, and a tokenizer at most {LARGEST_TOKENIZER:,}. Name the "
+            "right file as `tokenizer:`."
+        )
+
+
+def parse_vocabulary(tokenizer: bytes, where: str) -> Vocabulary:
+    """Return the tokens of the content of a ``tokenizer.json``; bytes that are no UTF-8 are U+FFFD.
+
+    Raises UserError naming ``where`` it is from, where it is of another form.
+    """
+    try:
+        content = json.loads(tokenizer)
         pieces = _pieces(content["model"]["vocab"])
         added = _added(content.get("added_tokens") or [], pieces)
         texts = dict(zip(pieces.values(), _texts(content, pieces), strict=True))
-    except (OSError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
-            f"{path} cannot be read ({error}). Fetch it again, or name another file as "
-            "`tokenizer:`."
+            f"{where} is no JSON ({error}). Name another file as `tokenizer:`."
         ) from None
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise UserError(
-            f"{path} is not a tokenizer of the `tokenizers` library ({error!r} while looking for "
+            f"{where} is not a tokenizer of the `tokenizers` library ({error!r} while looking for "
             "model.vocab and added_tokens). Name a tokenizer.json as `tokenizer:`."
         ) from None
     texts |= {number: token["content"] for number, token in added.items()}
-    return Vocabulary(
-        texts, frozenset(number for number, token in added.items() if token.get("special"))
-    )
+    special = frozenset(number for number, token in added.items() if token.get("special"))
+    return Vocabulary(texts, special, where)
+
+
+HEADER = "id\ttext\tspecial"
+
+
+def write_tokens(path: Path, vocabulary: Vocabulary) -> None:
+    """Write ``tokens.tsv``: an id, its text as a JSON string, and 1 where it stands for no text."""
+    lines = [
+        f"{number}\t{_quoted(text)}\t{int(number in vocabulary.special)}"
+        for number, text in sorted(vocabulary.texts.items())
+    ]
+    write_text(path, "\n".join([HEADER, *lines]) + "\n")
+
+
+def read_tokens(path: Path) -> Vocabulary:
+    """Read what ``write_tokens`` wrote; raise UserError, naming the file, where it is damaged."""
+    try:
+        header, *lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        if header != HEADER:
+            raise ValueError(f"its first line is {header[:80]!r}")
+        rows = [line.split("\t") for line in lines]
+        texts = {int(number): str(json.loads(text)) for number, text, _ in rows}
+        special = frozenset(int(number) for number, _, flag in rows if flag == "1")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}). Delete it and run again.") from None
+    return Vocabulary(texts, special, str(path))
+
+
+def _quoted(text: str) -> str:
+    whole = text.encode("utf-8", "replace").decode()  # a piece may be half of a surrogate pair
+    return json.dumps(whole, ensure_ascii=False)
 
 
 def _pieces(vocab: dict[str, int] | list[list[Any]]) -> dict[str, int]:

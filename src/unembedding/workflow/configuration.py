@@ -55,6 +55,10 @@ def _revisions(value: Any) -> Any:
     return ["*" if name == "all" else name for name in listed]
 
 
+def _several(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 def _rows(value: Any) -> Any:
     return None if value == "all" else value
 
@@ -155,6 +159,7 @@ class Model(Section):
     ] = None
     unembedding: str | None = None
     subfolder: Annotated[str | None, AfterValidator(_subfolder)] = None
+    tokenizer: Annotated[Path | None, BeforeValidator(_path)] = None
 
     @field_validator("subfolder")
     @classmethod
@@ -251,6 +256,23 @@ class Backends(Section):
     checkpoint: str | None = None
 
 
+PartOfSpeech = Literal["noun", "verb"]
+
+
+class Concepts(Section):
+    """The concepts of a vocabulary: which, and how they are scored."""
+
+    wordnet: Annotated[Path | None, BeforeValidator(_path)] = None
+    pos: Annotated[
+        Several[PartOfSpeech],
+        BeforeValidator(_several, json_schema_input_type=list[PartOfSpeech] | PartOfSpeech),
+    ] = ["noun"]
+    minimum: Annotated[int, Field(ge=4, strict=True), Read] = 10  # 3 to train, and one held out
+    held_out: Annotated[float, Field(gt=0, lt=1), Read] = 0.2
+    seed: Annotated[int, Field(ge=0, strict=True), Read] = 0
+    shuffles: Annotated[int, Field(ge=0, strict=True), Read] = 1
+
+
 class Config(Section):
     """The whole configuration."""
 
@@ -264,6 +286,7 @@ class Config(Section):
     keep_unembedding: Annotated[StrictBool, Read] = True
     mamba: Mamba = Mamba()
     backends: Backends = Backends()
+    concepts: Concepts = Concepts()
 
     @field_validator("backends")
     @classmethod
@@ -291,7 +314,7 @@ def load(
     mistakes = [line for file in files for line in _duplicate_keys(Path(file))]
     mistakes += _shared_folders(values)
     mistakes += _missing_folders(values) if folders else []
-    if not values.keys() & {"models", "mamba", "backends"}:
+    if not values.keys() & {"models", "mamba", "backends", "concepts"}:
         mistakes.append("models: missing")
     try:
         config = Config.model_validate(values)

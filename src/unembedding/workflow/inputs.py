@@ -6,16 +6,18 @@ nothing here touches the network.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from unembedding.checkpoints.formats import is_input
-from unembedding.checkpoints.revisions import local_revisions
+from unembedding.checkpoints.revisions import by_step, local_revisions, parse_progress
 from unembedding.checkpoints.sources import state_of
+from unembedding.concepts.tokenizer import local_tokenizer
 from unembedding.errors import GeometryError, UserError
 from unembedding.records.geometry import Geometry
 from unembedding.records.pins import read_resolution
@@ -158,6 +160,48 @@ def _made_with(path: Path) -> dict[str, Any] | None:
         return vars(read_record(path, Geometry).asked) if path.is_file() else None
     except UserError:
         return None  # the job that gathers it says what is wrong
+
+
+def tokenizer_files(model: Model) -> list[Path]:
+    """Return the local tokenizer.json that a model's tokens are read from, where there is one."""
+    if model.tokenizer is not None:
+        return [model.tokenizer] if model.tokenizer.is_file() else []
+    found = local_tokenizer(model.path) if model.path else None
+    return [found] if found else []
+
+
+def wordnet_files(wordnet: Path, pos: Iterable[str]) -> list[Path]:
+    """Return WordNet's database files, as far as they are there."""
+    names = {f"{kind}.{part}" for part in pos for kind in ("data", "index")}
+    names |= {f"{part}.exc" for part in pos}
+    return sorted(f for n in names for f in (wordnet / n, wordnet / f"{n}.gz") if f.is_file())
+
+
+def categories_of(config: Config, model: str, wordnet: Path) -> dict[str, Any]:
+    """Return all that a model's categories depend on, beside its tokens."""
+    files = wordnet_files(wordnet, config.concepts.pos)
+    asked = config.concepts.model_dump(exclude={"wordnet"})
+    return {**asked, "rows": model_of(config, model).rows, "wordnet": _content(tuple(files))}
+
+
+@cache
+def _content(files: tuple[Path, ...]) -> str:
+    """Return a digest of small files, wherever and whenever they were written."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name}\0".encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+MOST_SHOWN = 6  # checkpoints of a model whose tokens the explorer has
+
+
+def shown(model: Model, revisions: Iterable[str]) -> list[str]:
+    """Return the revisions whose tokens are explored: the first, the last, and some between."""
+    ordered = sorted(revisions, key=partial(by_step, pattern=model.step))
+    ordered = [name for name in ordered if parse_progress(name, model.step)] or ordered
+    count = min(MOST_SHOWN, len(ordered))
+    return [ordered[round(i * (len(ordered) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
 def width(model: Model, revision: str, results: Path) -> int:

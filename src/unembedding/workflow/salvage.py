@@ -6,24 +6,31 @@ absent exactly where something of them may have changed; the next run makes them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from unembedding.errors import UserError
 from unembedding.records.geometry import Geometry
 from unembedding.records.pins import read_pins, read_resolution
 from unembedding.records.stages import Asked
 from unembedding.records.summary import read_all, write_summary
-from unembedding.results import PLOTS, GeometryResults
+from unembedding.results import PLOTS, GeometryResults, RevisionResults
 from unembedding.workflow.configuration import Config
 from unembedding.workflow.inputs import asked
 
 
-def salvage(config: Config, results: GeometryResults, logs: Path, since: float) -> list[str]:
+def salvage(
+    config: Config,
+    results: GeometryResults,
+    logs: Path,
+    since: float,
+    settings: Mapping[str, Mapping[str, Any]],
+) -> list[str]:
     """Summarize and plot what is finished; return lines that tell of it, and of what is absent.
 
     ``logs`` has the rules' logs, of which those after ``since`` (seconds of time.time) are of this
-    run.
+    run. ``settings`` are those of each model's categories.
     """
     checkpoints, mistakes = _asked_for(config, results)
     if not checkpoints and not mistakes:
@@ -32,6 +39,7 @@ def salvage(config: Config, results: GeometryResults, logs: Path, since: float) 
     geometries, unusable = read_all(present)
     try:
         made = _summarize(results, geometries, config) + _plot(results, geometries)
+        made += _summarize_concepts(present, settings)
     except UserError as error:
         return [f"What is finished could not be summarized. {error}"]
     names = {geometry.name for geometry in geometries}
@@ -67,6 +75,25 @@ def _summarize(
         return []
     write_summary(results.summary, geometries, config.models)
     return [results.summary]
+
+
+def _summarize_concepts(
+    present: Sequence[tuple[Path, Asked]], settings: Mapping[str, Mapping[str, Any]]
+) -> list[Path]:
+    """Gather the scores of the checkpoints that have some, where no summary is there."""
+    scored = [
+        place for place in present if RevisionResults(place[0].parent).concepts.scores.exists()
+    ]
+    if not scored:
+        return []
+    from unembedding.concepts.summary import gather, write_summary
+
+    summary = RevisionResults(scored[0][0].parent).concepts.model.of_all.summary
+    found, _ = gather(scored, settings) if not summary.exists() else ([], [])
+    if not found:
+        return []
+    write_summary(summary, found)
+    return [summary]
 
 
 def _plot(results: GeometryResults, geometries: Sequence[Geometry]) -> list[Path]:

@@ -44,6 +44,16 @@ def memory_mb(width: int, on_gpu: bool = False) -> int:
     return (GPU_BASE_MB if on_gpu else BASE_MB) + MATRICES * 8 * width**2 // 2**20
 
 
+def concepts_mb(width: int) -> int:
+    """Return the memory for directions: rows of some 20,000 members, and four d × d at once."""
+    return BASE_MB + (2 * 20_000 * 4 * width + 4 * 8 * width**2) // 2**20
+
+
+def tokens_mb(width: int) -> int:
+    """Return the memory for neighbours: g once more, of up to 150,000 rows, and their cosines."""
+    return 2 * BASE_MB + 150_000 * 4 * width // 2**20
+
+
 def runtime_minutes(width: int) -> int:
     """Return the minutes to ask for; the eigendecomposition grows with the cube of the width."""
     return 5 + round(5 * (width / DEFAULT_WIDTH) ** 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +89,11 @@ def begun(name: str, job: Any) -> Iterator[Stage]:
     script = sys._getframe(2)
     with logged_to(str(log)), profiled(name, profile, log, script) as clock:
         results = RevisionResults(profile.parents[1])
-        for leaving in results.made_after(name):
-            leaving.unlink(missing_ok=True)
+        forget(results.made_after(name))
         yield Stage(job, clock, results)
+
+
+def forget(leavings: Iterable[Path]) -> None:
+    """Remove what an earlier run made of a result that is about to be made again."""
+    for leaving in leavings:
+        leaving.unlink(missing_ok=True)

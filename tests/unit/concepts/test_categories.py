@@ -163,7 +163,7 @@ def test_members_of_a_noun_are_below_it_and_of_a_verb_also_its_own(nouns, verbs)
 
 
 def test_the_categories_of_the_default_model():
-    categories, _ = find_categories(TOKENIZER, WORDNET, ["noun"], 10)
+    categories = find_categories(read_vocabulary(TOKENIZER), WORDNET, ["noun"], 10)
     assert len(categories) == 42
     assert (categories.sizes >= 10).all()
     assert (categories.parent < np.arange(len(categories))).all(), "depth first"
@@ -173,4 +173,4 @@ def test_the_categories_of_the_default_model():
 
 def test_a_minimum_that_nothing_meets_is_an_error():
     with pytest.raises(UserError, match=r"No synset .* Lower `concepts: minimum`"):
-        find_categories(TOKENIZER, WORDNET, ["noun"], 10_000)
+        find_categories(read_vocabulary(TOKENIZER), WORDNET, ["noun"], 10_000)

@@ -51,6 +51,7 @@ def categories(members, parent=None, seed=0):
         offsets=np.cumsum([0, *map(len, members)]),
         held_out=np.concatenate(held_out),
         half=halves[tokens],
+        words=tokens,
         permutations=np.empty((0, 0), np.int32),
     )
 
