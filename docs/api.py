@@ -15,6 +15,13 @@ MODULES = {
     "unembedding.covariance": ("decompose",),
     "unembedding.spectrum": ("spectrum",),
     "unembedding.transform": ("transform", "whitening_residual"),
+    "unembedding.agreement": ("principal_cosines", "alignment"),
+    "unembedding.concepts.vocabulary": ("read_vocabulary", "read_tokens"),
+    "unembedding.concepts.neighbours": ("neighbours", "nearest"),
+    "unembedding.concepts.categories": ("find_categories",),
+    "unembedding.concepts.directions": ("find_directions",),
+    "unembedding.concepts.matrices": ("three_matrices",),
+    "unembedding.concepts.measuring": ("measure",),
     "unembedding.records.stages": ("Extraction", "Decomposition", "Spectrum", "Transformation"),
     "unembedding.records.geometry": ("read_geometry", "Geometry"),
     "unembedding.tensors.files": ("TensorFile",),
@@ -24,7 +31,8 @@ MODULES = {
 
 def _signature(name: str, found: Any) -> str:
     quoted = str(inspect.signature(found))  # annotations, as `from __future__` leaves them
-    return name + re.sub(r"(: |-> )'([^']*)'", r"\1\2", quoted)
+    plain = re.sub(r"<function (\w+) at \w+>", r"\1", quoted)
+    return name + re.sub(r"(: |-> )'([^']*)'", r"\1\2", plain)
 
 
 def page() -> str:
