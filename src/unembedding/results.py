@@ -46,10 +46,9 @@ class RevisionResults:
         return self.folder / "profiles" / f"{stage}.json"
 
     def profile(self, stage: str) -> list[Path]:
-        """cProfile's statistics, their table, and the flame graph."""
-        return [
-            self.folder / "profiles" / f"{stage}{suffix}" for suffix in (".prof", ".txt", ".svg")
-        ]
+        """cProfile's statistics, their table, and the flame graph, as a picture and as a page."""
+        suffixes = (".prof", ".txt", ".svg", ".html")
+        return [self.folder / "profiles" / f"{stage}{suffix}" for suffix in suffixes]
 
     def made_after(self, stage: str) -> list[Path]:
         """What is made of the results of a stage, and no longer true once they change."""
