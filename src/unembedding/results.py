@@ -12,7 +12,12 @@ from pathlib import Path
 from unembedding.checkpoints.revisions import folder_name
 
 STAGES = ("extract", "decompose", "transform")
-PLOTS = ("spectrum", "effective_rank", "condition_number", "seconds")
+PLOTS = {  # and their titles
+    "spectrum": "Spectrum",
+    "effective_rank": "Effective rank",
+    "condition_number": "Condition number",
+    "seconds": "Seconds of each stage",
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,8 @@ class RevisionResults:
         files = [self.geometry, self.causal]
         if stage == "extract":
             files += [self.decomposition, self.facts("decompose")]
-        return [*files, *map(self.model.plot, PLOTS), self.model.of_all.summary]
+        of_all = self.model.of_all
+        return [*files, *map(self.model.plot, PLOTS), of_all.summary, of_all.summary_page]
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,11 @@ class GeometryResults:
     @property
     def summary(self) -> Path:
         return self.folder / "summary.csv"
+
+    @property
+    def summary_page(self) -> Path:
+        """The same as a page, which begins with what was found."""
+        return self.folder / "summary.html"
 
     @property
     def manifest(self) -> Path:

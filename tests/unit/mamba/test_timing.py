@@ -16,6 +16,7 @@ from mamba_cpu.bench.timing import (
     TooFewCores,
     add_exponents,
     benchmark,
+    conclusions,
     expected_seconds,
     require_cores,
     rounds,
@@ -160,6 +161,16 @@ def test_the_exponent_is_the_slope_from_8192_up():
     assert [row["exponent"] for row in linear] == [pytest.approx(1.0)] * 4
     assert square[0]["exponent"] == pytest.approx(2.0)
     assert short[0]["exponent"] is None
+
+
+def test_the_conclusion_compares_parallel_with_others_at_the_longest_length_of_both():
+    rows = timed_rows("parallel", {512: 1.0, 1024: 2.0, 2048: 4.0})
+    rows += timed_rows("transformers", {512: 9.0, 1024: 50.0}) + timed_rows("einsum", {1024: 5.0})
+    assert conclusions(rows) == [
+        "At length 1024 a call of parallel takes 2 ms. How many times as long others take: "
+        "einsum 2.5, transformers 25."
+    ]
+    assert conclusions(timed_rows("parallel", {512: 1.0})) == []
 
 
 def texts(figure):

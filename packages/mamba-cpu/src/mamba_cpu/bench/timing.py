@@ -193,6 +193,26 @@ def table(rows: list[Row]) -> str:
     return text.getvalue()
 
 
+def conclusions(rows: list[Row]) -> list[str]:
+    """What the rows say in a sentence: parallel against what else scans at the same length."""
+    times: dict[int, dict[str, float]] = {}
+    for row in rows:
+        if row.get("median_ms"):
+            times.setdefault(row["length"], {})[row["variant"]] = row["median_ms"]
+    rivals = {"einsum", "loops", "torch.compile", "associative_scan", "transformers", "mambapy"}
+    shared = [n for n, at in times.items() if "parallel" in at and rivals & at.keys()]
+    if not shared:
+        return []
+    at = times[max(shared)]
+    ours = at["parallel"]
+    behind = sorted((at[name] / ours, name) for name in rivals & at.keys())
+    listed = ", ".join(f"{name} {ratio:.{0 if ratio >= 10 else 1}f}" for ratio, name in behind)
+    return [
+        f"At length {max(shared)} a call of parallel takes {ours:.2g} ms. How many times as long "
+        f"others take: {listed}."
+    ]
+
+
 def add_exponents(rows: list[Row]) -> None:
     """The slope of log time against log length, from FIT_FROM up, into each variant's rows."""
     for name in {row["variant"] for row in rows}:
