@@ -78,7 +78,8 @@ rule profile_mamba_model:
         "../../envs/mamba.yaml"
     threads: CONFIG.mamba.threads
     resources:
-        mem_mb=8000,
+        mem_mb=lambda wildcards, attempt: attempt
+        * sizing.mamba_mb(CONFIG.mamba.model.model_dump(), CONFIG.mamba.sequence.length),
         runtime=60,
     params:
         model=CONFIG.mamba.model.model_dump(),

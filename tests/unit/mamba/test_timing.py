@@ -2,7 +2,12 @@
 
 import csv
 import io
+import os
+import resource
+import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -15,6 +20,7 @@ from mamba_cpu.bench.timing import (
     Disagreement,
     TooFewCores,
     add_exponents,
+    available_memory,
     benchmark,
     conclusions,
     expected_seconds,
@@ -24,6 +30,7 @@ from mamba_cpu.bench.timing import (
     table,
 )
 from mamba_cpu.bench.variants import Variant, make_inputs, scan_einsum, scan_loops
+from mamba_cpu.bench.whole_model import peak_memory
 
 EINSUM = Variant("einsum", scan_einsum, floats=2)
 
@@ -227,6 +234,40 @@ def test_the_picture_tells_variants_apart_without_colour():
 
 def test_a_picture_of_nothing_has_its_axes_still():
     assert "length of the sequence" in texts(plot_scaling([]))
+
+
+@pytest.fixture
+def not_linux(monkeypatch):
+    """What macOS has of the system: no affinity, no /proc, and not every name of sysconf."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.delitem(os.sysconf_names, "SC_AVPHYS_PAGES")
+    read = Path.read_text
+
+    def without_proc(path, *arguments, **keywords):
+        if str(path).startswith("/proc/"):
+            raise FileNotFoundError(str(path))
+        return read(path, *arguments, **keywords)
+
+    monkeypatch.setattr(Path, "read_text", without_proc)
+
+
+def test_a_system_without_affinity_has_all_its_cores(not_linux):
+    require_cores(os.cpu_count())
+    with pytest.raises(TooFewCores):
+        require_cores(os.cpu_count() + 1)
+
+
+def test_a_system_without_proc_has_all_its_memory(not_linux):
+    assert available_memory() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(("system", "unit"), [("linux", 1024), ("darwin", 1)])
+def test_the_peak_of_memory_is_in_bytes_whatever_the_system_counts_in(
+    not_linux, monkeypatch, system, unit
+):
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=5_000_000))
+    assert peak_memory() == 5_000_000 * unit
 
 
 def test_inputs_that_do_not_fit_are_not_made():

@@ -1,6 +1,7 @@
 """A whole model profiled before and after: what it reads, and what is drawn from the two passes."""
 
 import json
+import tracemalloc
 from dataclasses import replace
 from inspect import unwrap
 from types import SimpleNamespace
@@ -117,6 +118,20 @@ def test_a_fasta_file_is_read_without_its_headers(tmp_path):
     (tmp_path / "a.fa").write_text("\ufeff>one\n;a comment\nGAT\nT A\n>two\nCA\n")
     tokens = load_tokens(256, "fasta", str(tmp_path / "a.fa"), length=6)
     assert bytes(tokens[0].tolist()) == b"GATTAC"
+
+
+@pytest.mark.parametrize("line", [60, 2**25])
+def test_a_few_bases_of_a_large_fasta_file_take_little_memory(tmp_path, line):
+    with (tmp_path / "a.fa").open("w") as file:
+        file.write(">" + "chr1 " * 2**16 + "\n")
+        for _ in range(2**25 // line):
+            file.write("GATTACAT"[: line % 8 or 8] * (line // 8) + "\n")
+    tracemalloc.start()
+    tokens = load_tokens(256, "fasta", str(tmp_path / "a.fa"), length=512)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert tokens.shape == (1, 512) and bytes(tokens[0, :4].tolist()) == b"GATT"
+    assert peak < 2**20
 
 
 def test_the_length_is_counted_in_bytes(tmp_path):

@@ -6,13 +6,13 @@ import cProfile
 import io
 import pstats
 import resource
+import sys
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,9 @@ PARTS = {
 # One projection is written as `@`, which a profiler of functions does not see: it is what these
 # spend themselves.
 FORWARDS = tuple(f"{mixer}.forward" for mixer in MIXERS)
+
+
+PIECE = 2**16  # characters of a line that are read at once
 
 
 @dataclass(frozen=True)
@@ -136,16 +139,20 @@ def load_tokens(
     return codes.remainder(vocabulary)[None]
 
 
-def _bases(lines: Iterable[str], most: int) -> str:
-    """The first sequences of a FASTA file, one after another, up to so many letters."""
+def _bases(file: TextIO, most: int) -> str:
+    """The first sequences of a FASTA file, one after another, up to so many letters.
+
+    Reads no more than it needs, also where a whole chromosome is one line.
+    """
     found: list[str] = []
     count = 0
-    for line in lines:
-        if not line.startswith((">", ";")):
-            found.append("".join(line.split()))
+    begins, header = True, False  # whether this piece begins a line, and whether that is a header
+    while count < most and (piece := file.readline(PIECE)):
+        header = piece.startswith((">", ";")) if begins else header
+        begins = piece.endswith("\n")
+        if not header:
+            found.append("".join(piece.split()))
             count += len(found[-1])
-            if count >= most:
-                break
     return "".join(found)
 
 
@@ -268,4 +275,5 @@ def peak_memory() -> int:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
