@@ -3,6 +3,9 @@ from snakemake.utils import min_version
 min_version("9.27")
 
 
+report: "workflow/report/front.rst"
+
+
 # A file given with --configfile replaces the default; Snakemake alone would merge the two.
 if not workflow.overwrite_configfiles:
 

@@ -12,8 +12,20 @@ from pathlib import Path
 from unembedding.checkpoints.revisions import folder_name
 
 STAGES = ("extract", "decompose", "transform")
-PLOTS = ("spectrum", "effective_rank", "condition_number", "seconds")
-CONCEPT_PLOTS = ("scores", "matrices", "synsets", "projections", "planes", "agreement")
+PLOTS = {  # and their titles
+    "spectrum": "Spectrum",
+    "effective_rank": "Effective rank",
+    "condition_number": "Condition number",
+    "seconds": "Seconds of each stage",
+}
+CONCEPT_PLOTS = {
+    "scores": "Scores over training",
+    "matrices": "Matrices",
+    "synsets": "Synsets by depth and size",
+    "projections": "Projections",
+    "planes": "Planes",
+    "agreement": "Agreement with the last checkpoint",
+}
 
 
 @dataclass(frozen=True)
@@ -47,19 +59,18 @@ class RevisionResults:
         return self.folder / "profiles" / f"{stage}.json"
 
     def profile(self, stage: str) -> list[Path]:
-        """cProfile's statistics, their table, and the flame graph."""
-        return [
-            self.folder / "profiles" / f"{stage}{suffix}" for suffix in (".prof", ".txt", ".svg")
-        ]
+        """cProfile's statistics, their table, and the flame graph, as a picture and as a page."""
+        suffixes = (".prof", ".txt", ".svg", ".html")
+        return [self.folder / "profiles" / f"{stage}{suffix}" for suffix in suffixes]
 
     def made_after(self, stage: str) -> list[Path]:
         """What is made of the results of a stage, and no longer true once they change."""
         files = [self.geometry, self.causal]
         if stage == "extract":
             files += [self.decomposition, self.facts("decompose")]
-        own = [*files, *map(self.model.plot, PLOTS), self.model.of_all.summary]
-        concepts = self.concepts
-        return [*own, *concepts.files, *concepts.made_after, concepts.model.agreement]
+        of_all, concepts = self.model.of_all, self.concepts
+        files += [*map(self.model.plot, PLOTS), of_all.summary, of_all.summary_page]
+        return [*files, *concepts.files, *concepts.made_after, concepts.model.agreement]
 
     @property
     def concepts(self) -> ConceptRevision:
@@ -103,6 +114,11 @@ class GeometryResults:
     @property
     def summary(self) -> Path:
         return self.folder / "summary.csv"
+
+    @property
+    def summary_page(self) -> Path:
+        """The same as a page, which begins with what was found."""
+        return self.folder / "summary.html"
 
     @property
     def manifest(self) -> Path:
@@ -149,7 +165,7 @@ class ConceptRevision:
         """What is made of these files, and no longer true once they change."""
         model = self.model
         plots = map(model.plot, CONCEPT_PLOTS)
-        return [*plots, model.of_all.summary, model.of_all.explorer]
+        return [*plots, model.of_all.summary, model.of_all.summary_page, model.of_all.explorer]
 
 
 @dataclass(frozen=True)
@@ -200,6 +216,11 @@ class ConceptResults:
     @property
     def summary(self) -> Path:
         return self.folder / "summary.csv"
+
+    @property
+    def summary_page(self) -> Path:
+        """The same for a browser."""
+        return self.folder / "summary.html"
 
     @property
     def explorer(self) -> Path:

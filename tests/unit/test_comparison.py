@@ -205,6 +205,7 @@ def stages(backend, without_eigh, size=64, precision="float64"):
     parts = dict.fromkeys(
         ("start", "read", "covariance", "eigh", "transform", "write", "check"), 0.0
     )
+    parts |= {"read": without_eigh, "eigh": 1.0}
     return Stages(
         backend, "cpu", 100, size, precision, 1, 2, **parts, total=without_eigh + 1.0,
         without_eigh=without_eigh, eigh_share=1.0 / (without_eigh + 1.0),
@@ -251,6 +252,24 @@ def test_sentences_say_what_to_conclude():
     assert "2.0 (scipy evr) to 10.0 (torch cpu) times as long" in said["load"]
     assert "scipy evr is then the fastest" in said["load"]
     assert "eigh is 50% of its 2 s: were eigh free, 1 s would remain" in said["stages"]
+
+
+def test_the_sentence_on_whole_jobs_names_the_shortest_bar_and_says_where_the_choice_differs():
+    jobs = [JOBS[0], replace(JOBS[1], read=1.2, eigh=0.3)]
+    chosen = [{"size": 64, "precision": "float64", "solver": "scipy evd"}]
+    figure = Figure()
+    plots._by_part(figure, jobs)
+    (axes,) = figure.axes
+    ends: dict[int, float] = {}
+    for bar in axes.patches:
+        position = round(bar.get_y() + bar.get_height() / 2)
+        ends[position] = max(ends.get(position, 0), bar.get_x() + bar.get_width())
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    shortest = names[min(ends, key=ends.__getitem__)]
+    said = conclusions(MEASURED, jobs, chosen)["stages"]
+    assert shortest == "torch cpu"
+    assert f"the fastest is {shortest}, and eigh is " in said
+    assert "`backend: auto` takes scipy evd" in said
 
 
 def test_repeats_that_differ_much_are_said_to_be_disturbed():

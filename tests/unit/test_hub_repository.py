@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from unembedding.checkpoints.checkpoint import Checkpoint
 from unembedding.checkpoints.sources import read, read_json
 from unembedding.errors import GeometryError
 from unembedding.extraction import extract_unembedding, open_source
+from unembedding.hub import locks
 from unembedding.hub import ranges as repositories
 from unembedding.hub import requests as client
 from unembedding.hub.ranges import HubRepository
@@ -676,6 +678,66 @@ def test_a_file_whose_etag_changes_is_not_put_together_from_two(hub, repository)
     fail(hub, close_after=1000)
     fail(hub, headers={"ETag": '"other"'}, times=99)
     assert "changed while it was read" in refusal(lambda: read(repository, FILE, 0, 5000))
+
+
+@pytest.fixture
+def held(hub, repository):
+    """The lock of a file in the Hub's cache, which another process holds."""
+    cache = Path(huggingface_hub.constants.HF_HUB_CACHE)
+    lock = cache / ".locks/models--allenai--tiny" / f"{repository.digest(FILE)}.lock"
+    lock.parent.mkdir(parents=True)
+    code = "import sys, filelock\nwith filelock.FileLock(sys.argv[1]): print(flush=True), input()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    holder.stdout.readline()
+    yield SimpleNamespace(lock=lock, release=lambda: holder.communicate(b"\n"))
+    holder.kill()
+    holder.communicate()
+
+
+def test_a_lock_that_another_process_holds_is_waited_for_with_a_word_and_an_end(
+    hub, repository, held, monkeypatch, capfd
+):
+    monkeypatch.setattr(locks, "SILENT", 0.2)
+    monkeypatch.setattr(locks, "LONGEST_LOCK", 0.5)
+    begun = time.monotonic()
+    message = refusal(lambda: downloaded(repository))
+    assert time.monotonic() - begun < 10
+    assert f"another process has held {held.lock}" in message and "delete it" in message
+    assert f"waiting for another process that holds {held.lock}" in capfd.readouterr().err
+
+
+def test_a_lock_is_waited_for_as_long_as_what_it_guards_grows(hub, repository, held, monkeypatch):
+    monkeypatch.setattr(locks, "SILENT", 0.1)
+    monkeypatch.setattr(locks, "LONGEST_LOCK", 0.5)
+    blobs = held.lock.parents[2] / "models--allenai--tiny/blobs"
+    blobs.mkdir(parents=True)
+
+    def download():
+        with (blobs / f"{held.lock.stem}.incomplete").open("wb") as file:
+            for _ in range(15):
+                file.write(b"x")
+                file.flush()
+                time.sleep(0.1)
+        held.release()
+
+    other = threading.Thread(target=download)
+    other.start()
+    snapshot = downloaded(repository)
+    other.join()
+    assert read(snapshot, FILE, 0, 100) == BODY[:100]
+
+
+def test_another_hosts_refusal_is_not_taken_for_a_gated_model(hub, repository, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    hub.redirect_files_to(hub.other_host)
+    hub.faults.append(Fault("^/cdn/", 403, times=99))
+    for call in (lambda: read(repository, FILE, 0, 10), lambda: downloaded(repository)):
+        message = refusal(call)
+        assert f"{hub.other_host}/cdn/" in message and "HTTP 403" in message
+        assert "to which the Hub sends on" in message
+        assert "access is restricted" not in message and "HF_TOKEN" not in message
 
 
 def test_a_snapshot_of_a_gated_repository_asks_for_a_token(hub, repository, waits):

@@ -1,5 +1,6 @@
 """Profiles: the table, the flame graph, and their survival."""
 
+import json
 import os
 import pstats
 import re
@@ -17,7 +18,15 @@ from scipy.linalg import eigh
 from unembedding.errors import UserError
 from unembedding.stopwatch import Stopwatch
 from unembedding.workflow.profiles import profiled
-from unembedding.workflow.profiles.flamegraph import MARGIN, WIDTH, call_tree, depth, flame_graph
+from unembedding.workflow.profiles.flamegraph import (
+    MARGIN,
+    WIDTH,
+    call_tree,
+    depth,
+    flame_graph,
+    flame_page,
+)
+from unembedding.workflow.profiles.stacks import module_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 SCRIPTS = Path(__file__).parents[2] / "src"
@@ -55,8 +64,9 @@ def boxes(svg: Path) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-def test_the_three_files_are_written(profile):
-    assert sorted(p.name for p in profile.iterdir()) == ["stage.prof", "stage.svg", "stage.txt"]
+def test_the_four_files_are_written(profile):
+    suffixes = {path.suffix for path in profile.iterdir()}
+    assert suffixes == {".prof", ".txt", ".svg", ".html"}
 
 
 def test_the_statistics_open_with_pstats(profile):
@@ -198,6 +208,44 @@ def test_no_row_of_the_table_took_longer_than_the_whole(profile):
     total = float(re.search(r"in ([\d.]+) seconds", table)[1])
     rows = re.findall(r"^ *[\d/]+ +[\d.]+ +[\d.]+ +([\d.]+) ", table, re.MULTILINE)
     assert max(map(float, rows)) <= total + 0.001
+
+
+def tree_in(page: str) -> dict:
+    """Return the tree of calls that a page draws."""
+    return json.loads(page.partition("const tree = ")[2].partition(";\n")[0])
+
+
+def names_in(node: dict) -> list[str]:
+    return [node["name"], *(n for child in node.get("children", []) for n in names_in(child))]
+
+
+def test_the_page_holds_every_path_of_calls_with_its_seconds():
+    drawn = tree_in(flame_page({("a", "c"): 1.0, ("b", "c"): 2.0}, "extract"))
+    assert drawn["value"] == 3.0
+    paths = {c["name"]: (c["value"], c["children"][0]["value"]) for c in drawn["children"]}
+    assert paths == {"a": (1.0, 1.0), "b": (2.0, 2.0)}
+
+
+def test_the_page_needs_no_other_file_and_no_network():
+    page = flame_page({("a",): 1.0}, "extract")
+    assert not re.search(r"""(src|href)=|@import|url\(""", page.partition("<script>")[0])
+    assert page.count("<script>") == 2
+    assert len(page) < 100_000
+
+
+def test_names_cannot_end_the_script_of_the_page():
+    page = flame_page({("</script><b>",): 1.0}, "a < b")
+    assert page.count("</script>") == 2
+    assert tree_in(page)["children"][0]["name"] == "</script><b>"
+
+
+def test_functions_are_named_with_their_whole_module(profile):
+    names = names_in(tree_in((profile / "stage.html").read_text()))
+    here = f"{Path(__file__).stem}:{spin.__code__.co_firstlineno}"
+    assert any(name.startswith("spin (") and name.endswith(f"{here})") for name in names)
+    assert module_of(json.__file__) == "json"
+    assert module_of(np.linalg._linalg.__file__) == "numpy.linalg._linalg"
+    assert module_of("/nowhere/one/two.py") == "one/two.py"
 
 
 def test_what_is_too_thin_to_draw_does_not_make_the_picture_taller():

@@ -31,7 +31,7 @@ from unembedding.records.stages import (
     Run,
     Transformed,
 )
-from unembedding.records.summary import Row, read_all, summarize, write_summary
+from unembedding.records.summary import Row, findings, read_all, summarize, write_summary
 from unembedding.results import GeometryResults
 from unembedding.transform import transform
 from unembedding.workflow.provenance import config_digest, made_with
@@ -307,6 +307,48 @@ def test_rows_of_models_that_are_not_configured_are_kept_and_marked(tmp_path):
         found = [(row["model"], row["asked"]) for row in csv.DictReader(file)]
     assert found == [("a", "false"), ("b", "true")]
     assert warnings == []
+
+
+def rows_like(path, *changes):
+    geometry = read_geometry(path)
+    [row] = summarize([geometry], [geometry.model])
+    return [replace(row, **{"warnings": [], **change}) for change in changes]
+
+
+def test_the_findings_compare_the_first_step_with_the_last(tmp_path):
+    early = {"step": 0, "revision": "step0", "effective_rank": 62.0, "condition_number": 2.66}
+    late = {"step": 9, "revision": "step9", "effective_rank": 7.5, "condition_number": 3177.3}
+    no_step = {"step": None, "revision": "main"}
+    rows = rows_like(described(tmp_path, "step1"), late, early, no_step)
+    first, *_ = findings([replace(row, model="olmo", width=64) for row in rows])
+    assert first == (
+        "olmo, from step0 to step9: the effective rank falls from 62 to 7.5 of 64, and the "
+        "condition number rises from 2.66 to 3177."
+    )
+
+
+def test_the_findings_of_a_checkpoint_without_a_step_are_its_figures(tmp_path):
+    figures = {"effective_rank": 12.34, "condition_number": None, "width": 16, "step": None}
+    rows = rows_like(described(tmp_path, "main"), figures)
+    assert (
+        "main has the effective rank 12.3 of 16 and the condition number none." in findings(rows)[0]
+    )
+
+
+def test_the_findings_name_warnings_copies_and_the_largest_residual(tmp_path):
+    poor = {"whitening_residual": 0.02, "warnings": ["w"], "revision": "step2"}
+    rows = rows_like(
+        described(tmp_path, "step1"),
+        {"whitening_residual": 1e-7},
+        poor,
+        {"duplicate_of": "m/step1", "revision": "step3"},
+        {"asked": False, "revision": "step4", "whitening_residual": 1.0},
+    )
+    *_, residual, warned, copies = findings(rows)
+    assert residual.endswith("/step2, is 2.0e-02.")
+    assert warned.startswith("1 with warnings:") and "/step2" in warned
+    assert copies.startswith("1 with the γ of another one") and "/step3" in copies
+    assert findings([]) == []
 
 
 def test_what_cannot_be_read_of_other_models_costs_only_its_own_rows(tmp_path):

@@ -7,7 +7,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from unembedding.results import RevisionResults
-from unembedding.workflow.sizing import DEFAULT_WIDTH, matrix_width, memory_mb, runtime_minutes
+from unembedding.workflow.sizing import (
+    DEFAULT_WIDTH,
+    mamba_mb,
+    matrix_width,
+    memory_mb,
+    runtime_minutes,
+)
 
 
 def write(path, **tensors):
@@ -46,3 +52,38 @@ def test_what_is_asked_for_grows_with_the_width():
     assert memory_mb(4096) == 1000 + 6 * 128
     assert memory_mb(4096, on_gpu=True) > memory_mb(4096)
     assert runtime_minutes(8192) - 5 == 8 * (runtime_minutes(4096) - 5)
+
+
+SMALL = {"path": None, "layers": 1, "width": 256, "state": 16, "vocabulary": 1024}
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "state", "vocabulary", "length", "measured"),
+    [
+        (1, 256, 16, 1024, 8192, 1358),
+        (3, 256, 16, 1024, 8192, 1454),
+        (1, 512, 4, 1024, 8192, 1114),
+        (1, 512, 16, 50280, 4096, 1697),
+        (1, 128, 16, 1024, 16384, 1365),
+    ],
+)
+def test_a_mamba_asks_for_more_than_it_was_measured_to_take_but_not_for_much_more(
+    layers, width, state, vocabulary, length, measured
+):
+    shape = dict(layers=layers, width=width, state=state, vocabulary=vocabulary)
+    assert measured < mamba_mb({**SMALL, **shape}, length) < 2 * measured
+
+
+def test_a_mamba_asks_for_more_for_a_longer_sequence_and_not_for_its_logits():
+    one, two = (mamba_mb(SMALL, length) for length in (2**16, 2**17))
+    assert two - 1000 == pytest.approx(2 * (one - 1000), rel=0.02)
+    assert mamba_mb({**SMALL, "vocabulary": 50280}, 2**16) < one + 4 * 2**16 * 50280 / 2**20
+
+
+def test_a_mamba_in_a_folder_asks_for_what_its_config_says_and_a_repositorys_is_guessed(tmp_path):
+    config = {"num_hidden_layers": 1, "hidden_size": 256, "state_size": 16, "vocab_size": 1024}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert mamba_mb({**SMALL, "path": str(tmp_path)}, 512) == mamba_mb(SMALL, 512)
+    # mamba-130m on lambda's 48502 bases: 4 arrays of 48502 × 1536 × 16 floats alone take 18 GB.
+    guessed = mamba_mb({**SMALL, "path": "state-spaces/mamba-130m-hf"}, 48502)
+    assert 20_000 < guessed < 30_000

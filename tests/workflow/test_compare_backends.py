@@ -72,7 +72,7 @@ def test_the_choice_has_an_entry_for_each_size_and_precision(results):
 
 def test_nothing_else_is_left(results):
     expected = {f"{name}.svg" for name in ("eigh", "load", "stages")}
-    expected |= {"eigh.csv", "stages.csv", "choice.json"}
+    expected |= {"eigh.csv", "eigh.html", "stages.csv", "stages.html", "choice.json"}
     assert {path.name for path in results.iterdir()} == expected
 
 
@@ -84,11 +84,11 @@ def test_captions_say_what_to_conclude_here(compared, results):
     succeed(compared, config(), "backends", "--report", "report.html")
     report = (compared / "report.html").read_text()
     said = json.loads((results / "choice.json").read_text())["conclusions"]
-    assert set(said) == {"eigh", "load", "stages"}
+    assert set(said) == {"eigh", "load", "stages", "machine"}
     for sentence in ("The fastest eigh at n = 48", "With every core taken", "were eigh free"):
         assert any(sentence in conclusion for conclusion in said.values())
         assert sentence in report
-    for file in ("eigh.csv", "stages.csv", "eigh.svg", "load.svg", "stages.svg"):
+    for file in ("eigh.html", "stages.html", "eigh.svg", "load.svg", "stages.svg"):
         assert file in report
 
 

@@ -74,6 +74,13 @@ def test_only_the_tensor_crosses_the_network(repository, layouts, name, revision
     assert largest > 10 * tensor_and_headers, "a whole file would not be noticed"
 
 
+def test_the_flame_graphs_of_fetches_reach_down_to_the_network(repository):
+    pages = [results(repository, r) / "profiles/extract.html" for r in REVISIONS]
+    drawn = "".join(page.read_text() for page in pages)
+    assert "HubRepository.stream (unembedding.hub.ranges:" in drawn
+    assert re.search(r"\.read \(httpcore2\.", drawn)
+
+
 def test_the_repository_is_asked_for_its_refs_once(repository):
     assert [r.path for r in repository.requests].count(f"/api/models/{REPO}/refs") == 1
 

@@ -37,6 +37,8 @@ def test_the_summary_has_a_row_for_each_checkpoint_that_is_finished_and_no_other
     assert left.run.code != 0
     assert not (left.folder / f"results/geometry/{PLACE}/geometry.json").exists()
     assert rows(left.folder) == [EARLY, LOCAL]
+    page = (left.folder / "results/geometry/summary.html").read_text()
+    assert EARLY[1] in page and LATE[1] not in page
 
 
 def test_the_plots_show_the_checkpoints_that_are_finished(left):
@@ -93,6 +95,7 @@ def test_a_run_in_which_no_checkpoint_is_finished_leaves_no_older_summary_or_plo
     assert snakemake(workspace, only).code != 0
     results = workspace / "results/geometry"
     assert not (results / "summary.csv").exists()
+    assert not (results / "summary.html").exists()
     assert not list((results / "second/plots").glob("*.svg"))
     assert snakemake(workspace, config).code != 0
     assert rows(workspace) == [EARLY, LATE]

@@ -2,7 +2,7 @@
 
 In:  `backends:` in the configuration, and the γ of the checkpoint that it names, if it does.
 Out: results/backends/ with eigh.csv (every measurement), stages.csv (whole jobs, by their parts),
-     choice.json (what `backend: auto` takes from then on) and a plot of each question.
+     choice.json (what `backend: auto` takes from then on), a plot of each question, and pages.
 """
 
 
@@ -19,8 +19,8 @@ rule compare_backends:
     input:
         gamma=compared_unembedding,
     output:
-        eigh=backends_result("eigh.csv", "table"),
-        stages=backends_result("stages.csv", "table"),
+        eigh=BACKENDS / "eigh.csv",
+        stages=BACKENDS / "stages.csv",
         choice=CHOICE,
         scratch=temp(directory(BACKENDS / "scratch")),
     log:
@@ -47,15 +47,17 @@ rule compare_backends:
 
 
 rule plot_backends:
-    """Plot time by size, idle against busy, and the parts of a job."""
+    """Plot time by size, idle against busy, and the parts of a job; make pages of the tables."""
     input:
         eigh=BACKENDS / "eigh.csv",
         stages=BACKENDS / "stages.csv",
         choice=CHOICE,
     output:
-        eigh=backends_result("eigh.svg", "eigh"),
-        load=backends_result("load.svg", "load"),
-        stages=backends_result("stages.svg", "stages"),
+        eigh=backends_result("eigh.svg", "eigh by size"),
+        load=backends_result("load.svg", "eigh on a busy machine"),
+        stages=backends_result("stages.svg", "Whole jobs"),
+        eigh_page=backends_result("eigh.html", "Table of eigh"),
+        stages_page=backends_result("stages.html", "Table of whole jobs"),
     log:
         "logs/backends/plot_backends.log",
     conda:

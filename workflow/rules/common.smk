@@ -232,16 +232,18 @@ def minutes(wildcards, attempt):
     return sizing.runtime_minutes(width(wildcards)) * attempt
 
 
-def in_report(path, category, caption, **labels):
-    """Return a result with its caption, category and labels in the report."""
+def in_report(path, category, caption, title):
+    """Return a result with its caption, category and title in the report."""
     caption = f"../report/{caption}.rst"
     subcategory = "{model}" if "{model}" in str(path) else None
+    labels = {"result": title}
     return report(path, caption=caption, category=category, subcategory=subcategory, labels=labels)
 
 
-def backends_result(file, caption):
+def backends_result(file, title):
     """Return a file of the comparison for the report."""
-    return in_report(BACKENDS / file, "Backends", f"backends_{caption}", result=file)
+    caption = f"backends_{Path(file).stem}" + "_table" * file.endswith(".html")
+    return in_report(BACKENDS / file, "Backends", caption, title)
 
 
 def compared_unembedding(wildcards):
@@ -254,11 +256,6 @@ def compared_unembedding(wildcards):
     except UserError as error:
         raise WorkflowError(str(error)) from None  # while the run is on, no exit is heard
     return str(REVISION.unembedding).format(model=model, revision=folder_name(revision))
-
-
-def mamba_result(file, caption):
-    """Return a file of the mamba branch for the report."""
-    return in_report(file, "Mamba", caption, result=Path(file).name)
 
 
 def in_all(section):

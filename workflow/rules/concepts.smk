@@ -13,6 +13,7 @@ rule concepts:
     """Everything about the vocabulary's concepts."""
     input:
         CONCEPTS.summary,
+        CONCEPTS.summary_page,
         CONCEPTS.explorer,
         of_every_revision(CONCEPT.scores),
         of_every_revision(CONCEPT.directions),
@@ -145,7 +146,10 @@ rule summarize_concepts:
         categories=expand(str(CONCEPT.model.categories), model=CONFIG.models),
         synsets=expand(str(CONCEPT.model.synsets), model=CONFIG.models),
     output:
-        in_report(CONCEPTS.summary, "Concepts", "concepts_summary", result="scores of concepts"),
+        table=CONCEPTS.summary,
+        page=in_report(
+            CONCEPTS.summary_page, "Concepts", "concepts_summary", "Scores of all checkpoints"
+        ),
     log:
         "logs/concepts/summarize_concepts.log",
     localrule: True
@@ -172,10 +176,8 @@ rule plot_concepts:
         matrices=of_last(CONCEPT.matrices),
     output:
         **{
-            plot: in_report(
-                CONCEPT.model.plot(plot), "Concepts", f"concepts_{plot}", plot=f"concepts: {plot}"
-            )
-            for plot in CONCEPT_PLOTS
+            plot: in_report(CONCEPT.model.plot(plot), "Concepts", f"concepts_{plot}", title)
+            for plot, title in CONCEPT_PLOTS.items()
         },
     log:
         "logs/concepts/{model}/plot_concepts.log",
@@ -201,7 +203,7 @@ rule write_explorer:
         categories=expand(str(CONCEPT.model.categories), model=CONFIG.models),
         synsets=expand(str(CONCEPT.model.synsets), model=CONFIG.models),
     output:
-        in_report(CONCEPTS.explorer, "Concepts", "concepts_explorer", result="explorer"),
+        in_report(CONCEPTS.explorer, "Concepts", "concepts_explorer", "Explorer"),
     log:
         "logs/concepts/write_explorer.log",
     localrule: True

@@ -17,6 +17,7 @@ rule geometry:
     """Everything about the vocabulary's geometry."""
     input:
         GEOMETRY.summary,
+        GEOMETRY.summary_page,
         # All that is kept, so that what is deleted is made again.
         of_every_revision(REVISION.causal),
         of_every_revision(REVISION.geometry),
@@ -152,7 +153,8 @@ rule summarize_geometry:
         # Compared with what is described, and not read.
         causal=of_every_revision(REVISION.causal),
     output:
-        in_report(GEOMETRY.summary, "Geometry", "summary", result="summary of all checkpoints"),
+        table=GEOMETRY.summary,
+        page=in_report(GEOMETRY.summary_page, "Geometry", "summary", "All checkpoints"),
     log:
         "logs/geometry/summarize_geometry.log",
     priority: 1
@@ -172,7 +174,7 @@ rule plot_geometry:
         geometry=described,
         decomposition=of_every_revision(REVISION.decomposition),
     output:
-        **{p: in_report(MODEL.plot(p), "Geometry", p, plot=p.replace("_", " ")) for p in PLOTS},
+        **{p: in_report(MODEL.plot(p), "Geometry", p, PLOTS[p]) for p in PLOTS},
     log:
         "logs/geometry/{model}/plot_geometry.log",
     priority: 1

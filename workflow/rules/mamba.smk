@@ -2,8 +2,9 @@
 
 In:  `mamba:` in the configuration, and the sequence file and model that it names, if any.
 Out: results/mamba/build/kernel.json  the compiled kernel: library, compiler, flags
-     results/mamba/scan.csv, .svg     one row per variant and length; the log-log plot
-     results/mamba/profile/           before.txt, after.txt, comparison.txt, model.json
+     results/mamba/scan.csv, .html    one row per variant and length, and as a page
+     results/mamba/scan.svg           the log-log plot
+     results/mamba/profile/           before.txt, after.txt, comparison.txt, .html, model.json
 """
 
 
@@ -39,8 +40,9 @@ rule benchmark_scan:
     input:
         record="results/mamba/build/kernel.json",
     output:
-        table=mamba_result("results/mamba/scan.csv", "scan_table"),
-        figure=mamba_result("results/mamba/scan.svg", "scan_figure"),
+        table="results/mamba/scan.csv",
+        page=in_report("results/mamba/scan.html", "Mamba", "scan_table", "Table of all scans"),
+        figure=in_report("results/mamba/scan.svg", "Mamba", "scan_figure", "Scans by length"),
     log:
         "logs/mamba/benchmark_scan.log",
     conda:
@@ -63,17 +65,21 @@ rule profile_mamba_model:
         record="results/mamba/build/kernel.json",
         sequence=CONFIG.mamba.sequence.path or [],
     output:
-        before=mamba_result("results/mamba/profile/before.txt", "mamba_model"),
-        after=mamba_result("results/mamba/profile/after.txt", "mamba_model"),
-        comparison=mamba_result("results/mamba/profile/comparison.txt", "mamba_model"),
-        summary=mamba_result("results/mamba/profile/model.json", "mamba_model"),
+        before="results/mamba/profile/before.txt",
+        after="results/mamba/profile/after.txt",
+        comparison="results/mamba/profile/comparison.txt",
+        page=in_report(
+            "results/mamba/profile/comparison.html", "Mamba", "mamba_model", "A whole model"
+        ),
+        summary="results/mamba/profile/model.json",
     log:
         "logs/mamba/profile_mamba_model.log",
     conda:
         "../../envs/mamba.yaml"
     threads: CONFIG.mamba.threads
     resources:
-        mem_mb=8000,
+        mem_mb=lambda wildcards, attempt: attempt
+        * sizing.mamba_mb(CONFIG.mamba.model.model_dump(), CONFIG.mamba.sequence.length),
         runtime=60,
     params:
         model=CONFIG.mamba.model.model_dump(),

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 with logged_to(snakemake.log[0]):
     from mamba_cpu import load_kernel
     from mamba_cpu.bench.plot import plot_scaling
-    from mamba_cpu.bench.timing import benchmark, require_cores, table
+    from mamba_cpu.bench.timing import benchmark, conclusions, require_cores, table
     from mamba_cpu.bench.variants import all_variants
     from unembedding.files import write_text
+    from unembedding.pages import html_table, write_page
     from unembedding.plot_style import save
 
     folder = Path(snakemake.input.record).parent
@@ -22,5 +23,8 @@ with logged_to(snakemake.log[0]):
     require_cores(threads, snakemake.threads)
     rows = benchmark(all_variants(folder), threads=threads, **snakemake.params.scan)
     machine = kernel.measured_on()
-    write_text(Path(snakemake.output.table), table([row | machine for row in rows]))
+    measured = Path(snakemake.output.table)
+    write_text(measured, table([row | machine for row in rows]))
+    page = Path(snakemake.output.page)
+    write_page(page, "Every selective scan", conclusions(rows), html_table(measured))
     save(plot_scaling(rows), Path(snakemake.output.figure))

@@ -10,9 +10,11 @@ if TYPE_CHECKING:
 
 with logged_to(snakemake.log[0]):
     from unembedding.backend_comparison.plots import plot_comparison
+    from unembedding.pages import html_table, write_page
 
-    plot_comparison(
-        Path(snakemake.input.eigh),
-        Path(snakemake.input.stages),
-        {name: Path(path) for name, path in snakemake.output.items()},
-    )
+    targets = {name: Path(path) for name, path in snakemake.output.items()}
+    tables = {name: Path(snakemake.input[name]) for name in ("eigh", "stages")}
+    pages = {name: targets.pop(f"{name}_page") for name in tables}
+    plot_comparison(tables["eigh"], tables["stages"], targets)
+    for name, title in (("eigh", "Every call of eigh"), ("stages", "Whole jobs")):
+        write_page(pages[name], title, [], html_table(tables[name]))

@@ -15,6 +15,7 @@ with logged_to(snakemake.log[0]):
     from mamba_cpu.bench.timing import require_cores
     from mamba_cpu.bench.whole_model import compare, load_model, load_tokens
     from unembedding.files import write_json, write_text
+    from unembedding.pages import html_text, write_page
 
     require_cores(snakemake.params.threads, snakemake.threads)
     torch.set_num_threads(snakemake.params.threads)
@@ -26,4 +27,6 @@ with logged_to(snakemake.log[0]):
     write_text(Path(snakemake.output.before), result.before)
     write_text(Path(snakemake.output.after), result.after)
     write_text(Path(snakemake.output.comparison), result.side_by_side)
+    page = Path(snakemake.output.page)
+    write_page(page, "A whole model", result.conclusions(), html_text(result.side_by_side))
     write_json(Path(snakemake.output.summary), result.summary | kernel.measured_on())

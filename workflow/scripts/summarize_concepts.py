@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 with logged_to(snakemake.log[0]):
     from unembedding.concepts.summary import gather_all, write_summary
+    from unembedding.results import ConceptResults
 
     params = snakemake.params
     found = gather_all(snakemake.input.geometry, params.checkpoints, params.settings)
-    write_summary(Path(snakemake.output[0]), found)
+    write_summary(ConceptResults(Path(snakemake.output.table).parent), found)

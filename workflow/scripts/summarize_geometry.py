@@ -19,5 +19,5 @@ with logged_to(snakemake.log[0]):
     geometries, mistakes = read_all(zip(paths, asked, strict=True))
     if mistakes:
         raise UserError("\n".join(mistakes))
-    for warning in write_summary(Path(snakemake.output[0]), geometries, snakemake.params.models):
+    for warning in write_summary(Path(snakemake.output.table), geometries, snakemake.params.models):
         warn(warning)

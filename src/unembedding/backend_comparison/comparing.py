@@ -61,11 +61,15 @@ def compare(
     eigh += [Eigh(name, "", note=why) for name, why in absent.items()]
     write_table(targets["eigh"], Eigh, eigh, DIGITS)
     write_table(targets["stages"], Stages, stages, DIGITS)
+    machine = fingerprint()
     content = {
-        "machine": fingerprint(),
+        "machine": machine,
         "threads": threads,
         "choices": choices,
-        "conclusions": conclusions(eigh, stages, choices),
+        "conclusions": {
+            **conclusions(eigh, stages, choices),
+            "machine": f"{threads} threads of {machine['cpu']} with {machine['cores']} cores",
+        },
     }
     write_json(targets["choice"], content)
 

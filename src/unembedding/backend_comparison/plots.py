@@ -12,7 +12,7 @@ from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from unembedding.backend_comparison.measuring import Eigh
 from unembedding.backend_comparison.solvers import SOLVERS
-from unembedding.backend_comparison.stages import Stages
+from unembedding.backend_comparison.stages import Stages, median_parts
 from unembedding.backends import BACKENDS
 from unembedding.plot_style import save
 from unembedding.records.serialization import read_table
@@ -141,12 +141,12 @@ def _by_part(figure: Figure, rows: Sequence[Stages]) -> None:
     size = max(row.size for row in rows)
     rows = [row for row in rows if row.size == size]
     title = f"a whole job on {rows[0].rows} rows of width {size}, by its parts"
+    bars = median_parts(rows)
     for precision, axes in _panels(figure, rows, title, share_y=False):
-        names = list(dict.fromkeys(r.backend for r in rows if r.precision == precision))
+        names = list(bars[precision])
         left = np.zeros(len(names))
-        jobs = [[r for r in rows if (r.precision, r.backend) == (precision, n)] for n in names]
         for part, (grey, hatch) in PARTS.items():
-            seconds = np.array([np.median([getattr(r, part) for r in job]) for job in jobs])
+            seconds = np.array([bars[precision][name][part] for name in names])
             axes.barh(
                 range(len(names)),
                 seconds,
@@ -159,8 +159,8 @@ def _by_part(figure: Figure, rows: Sequence[Stages]) -> None:
                 label=part,
             )
             left += seconds
-        for position, job in enumerate(jobs):
-            share = np.median([r.eigh_share for r in job])
+        for position, name in enumerate(names):
+            share = bars[precision][name]["eigh"] / left[position]
             axes.annotate(f" eigh {share:.0%}", (left[position], position), va="center", fontsize=8)
         axes.set_yticks(range(len(names)), names)
         axes.set(xlabel="seconds")

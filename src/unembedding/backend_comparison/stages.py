@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from unembedding.backend_comparison.measuring import rounds
 from unembedding.backend_comparison.solvers import Solver
@@ -68,6 +69,22 @@ class Job:
     gamma: Path
     size: int
     precision: str
+
+
+def median_parts(rows: Sequence[Stages]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the median seconds of each part, by precision and solver, of the largest size."""
+    size = max(row.size for row in rows)
+    jobs: dict[str, dict[str, list[Stages]]] = {}
+    for row in rows:
+        if row.size == size:
+            jobs.setdefault(row.precision, {}).setdefault(row.backend, []).append(row)
+    return {
+        precision: {
+            solver: {part: median(getattr(r, part) for r in own) for part in ("start", *PARTS)}
+            for solver, own in solvers.items()
+        }
+        for precision, solvers in jobs.items()
+    }
 
 
 def measure_stages(

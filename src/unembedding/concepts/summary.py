@@ -20,10 +20,11 @@ from unembedding.concepts.storage import (
     read_scores,
 )
 from unembedding.errors import UserError
+from unembedding.pages import html_table, write_page
 from unembedding.records.geometry import Geometry, read_geometry
 from unembedding.records.serialization import write_table
 from unembedding.records.stages import Asked
-from unembedding.results import ConceptModel, RevisionResults
+from unembedding.results import ConceptModel, ConceptResults, RevisionResults
 
 Row: Any = make_dataclass(
     "Row",
@@ -138,6 +139,27 @@ def _row(
     )
 
 
-def write_summary(target: Path, scored: Iterable[Scored]) -> None:
-    """Write summary.csv of these checkpoints, in their order."""
-    write_table(target, Row, [row for checkpoint in scored for row in checkpoint.rows], digits=6)
+def write_summary(results: ConceptResults, scored: Sequence[Scored]) -> None:
+    """Write summary.csv of these checkpoints, in their order, and its page."""
+    rows = [row for checkpoint in scored for row in checkpoint.rows]
+    write_table(results.summary, Row, rows, digits=6)
+    write_page(
+        results.summary_page, "Scores of concepts", _findings(rows), html_table(results.summary)
+    )
+
+
+def _findings(rows: Sequence[Any]) -> list[str]:
+    """Say of each model, in a sentence, how well its first and last checkpoint tell members."""
+    found = []
+    for model, pos in dict.fromkeys((row.model, row.pos) for row in rows):
+        of_model = [row for row in rows if (row.model, row.pos) == (model, pos)]
+        of_model = [row for row in of_model if row.auc is not None]
+        if of_model:
+            first, last = of_model[0], of_model[-1]
+            early = f"{first.auc:.2f} at {first.revision} and " if first is not last else ""
+            null = f" (shuffled labels: {last.auc_null:.2f})" if last.auc_null is not None else ""
+            found.append(
+                f"{model}: held-out members of {last.synsets} {pos} synsets are told from other "
+                f"tokens with an AUC of {early}{last.auc:.2f} at {last.revision}{null}."
+            )
+    return found

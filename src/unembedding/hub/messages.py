@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx2
+import huggingface_hub
 from huggingface_hub import get_token
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -24,6 +25,11 @@ def explain(error: Exception, where: str) -> GeometryError:
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
     if isinstance(error, OfflineModeIsEnabled):
         advice = "HF_HUB_OFFLINE is set, so nothing can be fetched. Unset it, or use `path:`."
+    elif status == 403 and not _of_the_hub(error):
+        advice = (
+            f"{_url(error)}, to which the Hub sends on, refused the request (HTTP 403). A proxy or "
+            "a firewall may forbid that host, or its signed address has expired: run again."
+        )
     elif isinstance(error, GatedRepoError) or status == 403:
         advice = (
             "access is restricted (HTTP 403 or gated). Ask for access on the model's page, then "
@@ -80,6 +86,13 @@ def reason(error: Exception) -> str:
     if isinstance(error, httpx2.TimeoutException):
         return str(error) if "complete" in str(error) else "nothing was received for too long"
     return f"the connection failed ({type(error).__name__}: {error})"
+
+
+def _of_the_hub(error: Exception) -> bool:
+    """Return whether an answer is the Hub's own, and not that of a host it redirects to."""
+    assert isinstance(error, HfHubHTTPError)
+    asked, hub = error.response.request.url, httpx2.URL(huggingface_hub.constants.ENDPOINT)
+    return (asked.host, asked.port) == (hub.host, hub.port)
 
 
 def _url(error: Exception) -> str:

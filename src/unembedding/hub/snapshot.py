@@ -18,6 +18,7 @@ from huggingface_hub._tree_cache import read_tree_cache  # the public one leaves
 
 from unembedding.checkpoints.sources import LocalFolder, differs, hasher
 from unembedding.hub import requests
+from unembedding.hub.locks import locks_bounded
 from unembedding.hub.messages import refusal
 from unembedding.hub.ranges import HubRepository
 from unembedding.hub.requests import cache_writable, downloaded, parsed
@@ -41,7 +42,7 @@ def download_snapshot(repository: HubRepository) -> Snapshot:
             raise httpx2.RemoteProtocolError(f"{absent[0]} is absent, or of another commit")
         return folder
 
-    with cache_writable(where):
+    with cache_writable(where), locks_bounded(where):
         largest = max((size for size, _ in files.values()), default=0)
         folder = downloaded(download, where, largest)
     snapshot = Snapshot(folder, repository)
@@ -60,7 +61,7 @@ def _is_cached(repository: HubRepository, name: str) -> bool:
 def _fetch_again(repository: HubRepository, name: str) -> None:
     """Replace one file of the Hub cache."""
     path = repository.inside + name
-    with cache_writable(repository.where(name)):
+    with cache_writable(repository.where(name)), locks_bounded(repository.where(name)):
         downloaded(
             lambda: parsed(
                 lambda: hf_hub_download(

@@ -1,4 +1,4 @@
-"""All checkpoints in one table: summary.csv."""
+"""All checkpoints in one table, summary.csv, and what it says, summary.html."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unembedding.errors import UserError
+from unembedding.pages import html_table, write_page
 from unembedding.records.geometry import Geometry, read_geometry
 from unembedding.records.pins import read_pins
 from unembedding.records.serialization import table, write_table
 from unembedding.records.stages import Asked
 from unembedding.results import GeometryResults
+
+MOST_NAMED = 5  # in one sentence
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def of_other_models(
 def write_summary(
     target: Path, geometries: Sequence[Geometry], models: Collection[str]
 ) -> list[str]:
-    """Write summary.csv of these checkpoints of the configured ``models``, and those of others.
+    """Write summary.csv and its page: these checkpoints of the ``models``, and those of others.
 
     Models come by name. Returns warnings: checkpoints with the same γ, and what cannot be read of
     other models.
@@ -110,11 +113,72 @@ def write_summary(
     others, mistakes = of_other_models(GeometryResults(target.parent), models)
     rows = summarize(sorted([*geometries, *others], key=lambda g: g.model), models)
     write_table(target, Row, rows)
+    page = GeometryResults(target.parent).summary_page
+    write_page(page, "All checkpoints", findings(rows), html_table(target))
     return [
         f"γ of {row.model}/{row.revision} is byte for byte that of {row.duplicate_of}"
         for row in rows
         if row.duplicate_of and row.asked
     ] + [f"Left out of the summary: {mistake}" for mistake in mistakes]
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    """Return what the rows that are asked for say, in sentences."""
+    asked = [row for row in rows if row.asked]
+    said = [
+        _of_model(name, [row for row in asked if row.model == name])
+        for name in dict.fromkeys(row.model for row in asked)
+    ]
+    if asked:
+        worst = max(asked, key=lambda row: row.whitening_residual)
+        said.append(
+            f"The largest whitening residual, of {worst.model}/{worst.revision}, is "
+            f"{worst.whitening_residual:.1e}."
+        )
+    warned = [f"{row.model}/{row.revision}" for row in asked if row.warnings]
+    copies = [f"{row.model}/{row.revision}" for row in asked if row.duplicate_of]
+    said += [_some(warned, "with warnings")] if warned else []
+    said += [_some(copies, "with the γ of another one, byte for byte")] if copies else []
+    return said
+
+
+def _of_model(name: str, rows: Sequence[Row]) -> str:
+    steps = [row for row in rows if row.step is not None]
+    if len(steps) < 2:
+        shown = [
+            f"{row.revision} has the effective rank {_number(row.effective_rank)} of {row.width} "
+            f"and the condition number {_number(row.condition_number)}"
+            for row in rows[:MOST_NAMED]
+        ]
+        more = f", and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
+        return f"{name}: {'; '.join(shown)}{more}."
+    early = min(steps, key=lambda row: (row.stage or 0, row.step or 0))
+    late = max(steps, key=lambda row: (row.stage or 0, row.step or 0))
+    return (
+        f"{name}, from {early.revision} to {late.revision}: the effective rank "
+        f"{_change(early.effective_rank, late.effective_rank)} of {late.width}, and the "
+        f"condition number {_change(early.condition_number, late.condition_number)}."
+    )
+
+
+def _change(early: float | None, late: float | None) -> str:
+    """Say how a quantity goes; a tenth up or down is no change."""
+    if early is None or late is None:
+        return f"goes from {_number(early)} to {_number(late)}"
+    if 0.9 < late / early < 1.1:
+        return f"stays near {_number(early)}"
+    return f"{'falls' if late < early else 'rises'} from {_number(early)} to {_number(late)}"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "none"
+    return f"{value:.0f}" if 1000 <= value < 1e6 else f"{value:.3g}"
+
+
+def _some(names: Sequence[str], what: str) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{len(names)} {what}: {', '.join(names[:MOST_NAMED])}{more}."
 
 
 def _row(geometry: Geometry, asked: bool, duplicate_of: str | None) -> Row:

@@ -81,19 +81,19 @@ def _summarize_concepts(
     present: Sequence[tuple[Path, Asked]], settings: Mapping[str, Mapping[str, Any]]
 ) -> list[Path]:
     """Gather the scores of the checkpoints that have some, where no summary is there."""
-    scored = [
-        place for place in present if RevisionResults(place[0].parent).concepts.scores.exists()
-    ]
-    if not scored:
+    concepts = {path: RevisionResults(path.parent).concepts for path, _ in present}
+    scored = [(path, asked) for path, asked in present if concepts[path].scores.exists()]
+    places = {concepts[path].model.of_all for path, _ in scored}
+    if any(place.summary.exists() for place in places):
         return []
-    from unembedding.concepts.summary import gather, write_summary
+    made = []
+    for place in places:
+        from unembedding.concepts.summary import gather, write_summary
 
-    summary = RevisionResults(scored[0][0].parent).concepts.model.of_all.summary
-    found, _ = gather(scored, settings) if not summary.exists() else ([], [])
-    if not found:
-        return []
-    write_summary(summary, found)
-    return [summary]
+        if found := gather(scored, settings)[0]:
+            write_summary(place, found)
+            made.append(place.summary)
+    return made
 
 
 def _plot(results: GeometryResults, geometries: Sequence[Geometry]) -> list[Path]:

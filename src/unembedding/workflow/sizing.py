@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
+from typing import Any
 
 from unembedding.backends.registry import BACKENDS
 from unembedding.errors import GeometryError
@@ -17,6 +19,10 @@ WIDTH_KEYS = ("hidden_size", "d_model", "n_embd")  # in config.json: most; OLMo,
 MATRICES = 6  # d × d in float64, held at once: LAPACK's workspace and its input and output
 BASE_MB = 1000  # Snakemake 265, imports 100, blocks of γ 200, and room
 GPU_BASE_MB = 4000  # the CUDA libraries take 1 to 3 GB of the host's memory
+MAMBA_130M = {"num_hidden_layers": 24, "hidden_size": 768, "state_size": 16, "vocab_size": 50280}
+"""What a Mamba is taken for whose config.json is not here."""
+SCANNED = 4  # arrays of length × channels × state that transformers holds at once, and room
+MIXED = 16  # arrays of length × channels, likewise
 FETCH_MB = 500
 FETCH_MINUTES = 10
 
@@ -54,6 +60,26 @@ def tokens_mb(width: int) -> int:
     return 2 * BASE_MB + 150_000 * 4 * width // 2**20
 
 
+def mamba_mb(model: Mapping[str, Any], length: int) -> int:
+    """Return the memory to ask for to run transformers' Mamba, ``mamba.model``, on a sequence.
+
+    The weights of a repository are not looked at before the job; a job that was killed asks for
+    more.
+    """
+    layers, width, state, vocabulary = (
+        model[k] for k in ("layers", "width", "state", "vocabulary")
+    )
+    channels = 2 * width
+    if model["path"]:
+        shape = {**MAMBA_130M, **_config(Path(model["path"]))}
+        layers, width, state, vocabulary = (shape[key] for key in MAMBA_130M)
+        channels = shape.get("intermediate_size", 2 * width)
+    weights = layers * 4 * width * channels + vocabulary * width
+    intermediates = length * channels * (SCANNED * state + MIXED)
+    # The weights also while they are loaded, and as MKL packs them for a product.
+    return BASE_MB + 4 * (3 * weights + intermediates) // 2**20
+
+
 def runtime_minutes(width: int) -> int:
     """Return the minutes to ask for; the eigendecomposition grows with the cube of the width."""
     return 5 + round(5 * (width / DEFAULT_WIDTH) ** 3)
@@ -84,8 +110,14 @@ def _shape(file: Path, tensor: str) -> tuple[int, ...]:
 
 
 def _configured_width(checkpoint: Path) -> int | None:
+    config = _config(checkpoint)
+    return next((config[key] for key in WIDTH_KEYS if key in config), None)
+
+
+def _config(folder: Path) -> dict[str, int]:
+    """Return the whole numbers of a folder's config.json, as far as there are any."""
     try:
-        config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-        return next(config[key] for key in WIDTH_KEYS if isinstance(config.get(key), int))
-    except (OSError, ValueError, AttributeError, StopIteration):
-        return None
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return {key: value for key, value in config.items() if isinstance(value, int)}
+    except (OSError, ValueError, AttributeError):
+        return {}

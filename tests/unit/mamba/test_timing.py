@@ -2,18 +2,27 @@
 
 import csv
 import io
+import os
+import resource
+import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 import torch
+from matplotlib import rc_context
+from matplotlib.collections import LineCollection
 
-from mamba_cpu.bench.plot import plot_scaling
+from mamba_cpu.bench.plot import PANELS, plot_scaling
 from mamba_cpu.bench.timing import (
     Disagreement,
     TooFewCores,
     add_exponents,
+    available_memory,
     benchmark,
+    conclusions,
     expected_seconds,
     require_cores,
     rounds,
@@ -21,11 +30,9 @@ from mamba_cpu.bench.timing import (
     table,
 )
 from mamba_cpu.bench.variants import Variant, make_inputs, scan_einsum, scan_loops
-from unembedding.plot_style import save
+from mamba_cpu.bench.whole_model import peak_memory
 
 EINSUM = Variant("einsum", scan_einsum, floats=2)
-SVG = "{http://www.w3.org/2000/svg}"
-XLINK = "{http://www.w3.org/1999/xlink}"
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +153,11 @@ def test_times_are_given_as_median_and_extremes_in_milliseconds():
 
 
 def timed_rows(name, times):
-    return [{"variant": name, "length": n, "median_ms": ms} for n, ms in times.items()]
+    measured = [
+        {"length": n, "median_ms": ms, "fastest_ms": 0.5 * ms, "slowest_ms": 3 * ms}
+        for n, ms in times.items()
+    ]
+    return [{"variant": name, **row} for row in measured]
 
 
 def test_the_exponent_is_the_slope_from_8192_up():
@@ -159,40 +170,104 @@ def test_the_exponent_is_the_slope_from_8192_up():
     assert short[0]["exponent"] is None
 
 
-def drawn(tmp_path, rows):
-    save(plot_scaling(rows), tmp_path / "scan.svg")
-    return ElementTree.parse(tmp_path / "scan.svg").getroot()
+def test_the_conclusion_compares_parallel_with_others_at_the_longest_length_of_both():
+    rows = timed_rows("parallel", {512: 1.0, 1024: 2.0, 2048: 4.0})
+    rows += timed_rows("transformers", {512: 9.0, 1024: 50.0}) + timed_rows("einsum", {1024: 5.0})
+    assert conclusions(rows) == [
+        "At length 1024 a call of parallel takes 2 ms. How many times as long others take: "
+        "einsum 2.5, transformers 25."
+    ]
+    assert conclusions(timed_rows("parallel", {512: 1.0})) == []
 
 
-def texts(svg):
-    return ["".join(text.itertext()).strip() for text in svg.iter(f"{SVG}text")]
+def texts(figure):
+    with rc_context({"svg.fonttype": "none"}):
+        figure.savefig(svg := io.StringIO(), format="svg")
+    found = ElementTree.fromstring(svg.getvalue()).iter("{http://www.w3.org/2000/svg}text")
+    return ["".join(text.itertext()).strip() for text in found]
 
 
-def test_the_picture_names_its_axes_and_every_variant(tmp_path):
+def curves(figure):
+    """The names in each panel's legend."""
+    return [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
+
+
+EVERY = [variant for names in PANELS.values() for variant in names] + ["parallel, new output"]
+
+
+def test_the_picture_says_what_was_timed_and_names_its_axes():
     rows = timed_rows("parallel", {512: 1.0, 1024: 2.0}) + timed_rows("attention", {512: 3.0})
-    svg = drawn(tmp_path, rows)
-    assert svg.tag == f"{SVG}svg"
-    found = texts(svg)
-    assert {"length of the sequence", "milliseconds, median"} <= set(found)
+    sizes = {"batch": 1, "dim": 64, "state": 16, "dtype": "float32", "threads": 2}
+    found = texts(plot_scaling([row | sizes for row in rows]))
+    assert "A selective scan on the CPU: time of one call, median and extremes" in found
+    assert "batch 1, dim 64, state 16, float32, at most 2 threads" in found
+    assert {"length of the sequence", "milliseconds of one call"} <= set(found)
     assert {"parallel", "attention"} <= set(found)
 
 
-def test_the_picture_leaves_out_what_was_skipped(tmp_path):
+def test_no_panel_of_the_picture_has_more_than_eight_curves():
+    rows = [row for name in dict.fromkeys(EVERY) for row in timed_rows(name, {512: 1.0})]
+    others, ladder = curves(plot_scaling(rows))
+    assert len(others) == len(ladder) == 8
+    assert {"transformers", "mambapy", "parallel"} <= set(others)
+    assert {"einsum", "vectorized", "limit: memory"} <= set(ladder)
+
+
+def test_bars_in_the_picture_reach_from_the_fastest_to_the_slowest_repeat():
+    (axes,) = plot_scaling(timed_rows("attention", {512: 2.0})).axes
+    (bars,) = (c for c in axes.collections if isinstance(c, LineCollection))
+    assert [y for _, y in bars.get_segments()[0]] == [pytest.approx(1.0), pytest.approx(6.0)]
+
+
+def test_the_picture_leaves_out_what_was_skipped():
     rows = timed_rows("parallel", {512: 1.0})
     rows += [{"variant": "loops", "length": 512, "skipped": "nested Python loops"}]
-    assert "loops" not in texts(drawn(tmp_path, rows))
+    assert "loops" not in texts(plot_scaling(rows))
 
 
-def test_the_picture_tells_variants_apart_without_colour(tmp_path):
-    names = ["einsum", "fused", "parallel", "attention", "limit: memory"]
-    rows = [row for name in names for row in timed_rows(name, {512: 1.0, 1024: 2.0})]
-    legend = next(g for g in drawn(tmp_path, rows).iter(f"{SVG}g") if g.get("id") == "legend_1")
-    markers = [use.get(f"{XLINK}href") for use in legend.iter(f"{SVG}use")]
-    assert len(markers) == len(set(markers)) == len(names)
+def test_the_picture_tells_variants_apart_without_colour():
+    rows = [row for name in dict.fromkeys(EVERY) for row in timed_rows(name, {512: 1.0})]
+    for axes in plot_scaling(rows).axes:
+        markers = [curve[0].get_marker() for curve in axes.containers]
+        assert len(markers) == len(set(markers)) == 8
 
 
-def test_a_picture_of_nothing_has_its_axes_still(tmp_path):
-    assert "length of the sequence" in texts(drawn(tmp_path, []))
+def test_a_picture_of_nothing_has_its_axes_still():
+    assert "length of the sequence" in texts(plot_scaling([]))
+
+
+@pytest.fixture
+def not_linux(monkeypatch):
+    """What macOS has of the system: no affinity, no /proc, and not every name of sysconf."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.delitem(os.sysconf_names, "SC_AVPHYS_PAGES")
+    read = Path.read_text
+
+    def without_proc(path, *arguments, **keywords):
+        if str(path).startswith("/proc/"):
+            raise FileNotFoundError(str(path))
+        return read(path, *arguments, **keywords)
+
+    monkeypatch.setattr(Path, "read_text", without_proc)
+
+
+def test_a_system_without_affinity_has_all_its_cores(not_linux):
+    require_cores(os.cpu_count())
+    with pytest.raises(TooFewCores):
+        require_cores(os.cpu_count() + 1)
+
+
+def test_a_system_without_proc_has_all_its_memory(not_linux):
+    assert available_memory() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(("system", "unit"), [("linux", 1024), ("darwin", 1)])
+def test_the_peak_of_memory_is_in_bytes_whatever_the_system_counts_in(
+    not_linux, monkeypatch, system, unit
+):
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=5_000_000))
+    assert peak_memory() == 5_000_000 * unit
 
 
 def test_inputs_that_do_not_fit_are_not_made():

@@ -1,6 +1,8 @@
 """A whole model profiled before and after: what it reads, and what is drawn from the two passes."""
 
 import json
+import tracemalloc
+from dataclasses import replace
 from inspect import unwrap
 from types import SimpleNamespace
 
@@ -118,6 +120,20 @@ def test_a_fasta_file_is_read_without_its_headers(tmp_path):
     assert bytes(tokens[0].tolist()) == b"GATTAC"
 
 
+@pytest.mark.parametrize("line", [60, 2**25])
+def test_a_few_bases_of_a_large_fasta_file_take_little_memory(tmp_path, line):
+    with (tmp_path / "a.fa").open("w") as file:
+        file.write(">" + "chr1 " * 2**16 + "\n")
+        for _ in range(2**25 // line):
+            file.write("GATTACAT"[: line % 8 or 8] * (line // 8) + "\n")
+    tracemalloc.start()
+    tokens = load_tokens(256, "fasta", str(tmp_path / "a.fa"), length=512)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert tokens.shape == (1, 512) and bytes(tokens[0, :4].tolist()) == b"GATT"
+    assert peak < 2**20
+
+
 def test_the_length_is_counted_in_bytes(tmp_path):
     (tmp_path / "a.txt").write_text("äöü", encoding="utf-8")
     tokens = load_tokens(256, "text", str(tmp_path / "a.txt"), length=3)
@@ -219,6 +235,19 @@ def test_the_summary_tells_times_speed_up_memory_and_difference(result):
     assert 0 < summary["largest_relative_difference_in_logits"] < 1e-5
     assert all(peak > 2**20 for peak in summary["peak_bytes"].values())
     assert (summary["length"], summary["parameters"]) == (30, 2880)
+
+
+def test_the_conclusion_is_of_the_summarys_numbers(result):
+    numbers = {
+        "length": 30,
+        "seconds": {"off": 1.23, "scan and convolution": 0.5},
+        "speed_up": {"scan and convolution": 2.46},
+        "largest_relative_difference_in_logits": 9e-7,
+    }
+    assert replace(result, summary=numbers).conclusions() == [
+        "A forward pass over 30 tokens takes 1.2 s as transformers has it, and 0.5 s with the "
+        "fused scan and convolution (2.5 times as fast); logits differ by 9.0e-07 of the largest."
+    ]
 
 
 def test_the_model_is_left_as_it_was(model, tokens, kernel):

@@ -1,15 +1,23 @@
-"""Flame graphs (Gregg 2016, "The Flame Graph", CACM 59:6) as SVG that needs no script.
+"""Flame graphs (Gregg 2016, "The Flame Graph", CACM 59:6), as SVG without a script and as a page.
 
-Width is wall time, depth is the call stack, callers below their callees. Each caller of a function
-has a box of its own; a box is as wide as the boxes above it and its own time together.
+Width is wall time, depth is the call stack. Each caller of a function has a box of its own; a box
+is as wide as the boxes of what it called and its own time together. In the picture callers are
+below their callees; in the page, which zooms and searches, they are above them.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
+from typing import Any
 from zlib import crc32
+
+PAGE = Path(__file__).with_name("flamegraph.html")
+LIBRARY = Path(__file__).with_name("d3_flame_graph.js")
 
 WIDTH, ROW, MARGIN, TITLE = 1200, 18, 10, 46
 CHARACTER = 6.6  # width of one, in the font below
@@ -54,6 +62,26 @@ def flame_graph(stacks: Mapping[tuple[str, ...], float], title: str) -> str:
             "</svg>\n",
         ]
     )
+
+
+def flame_page(stacks: Mapping[tuple[str, ...], float], title: str) -> str:
+    """Return a page that zooms and searches, and needs no other file and no network."""
+    tree = call_tree(stacks, "all")
+    parts = {
+        "title": escape(f"{title}: {tree.seconds:.2f} s of wall time"),
+        "library": LIBRARY.read_text(encoding="utf-8"),
+        "tree": json.dumps(_nested(tree), separators=(",", ":")).replace("<", r"\u003c"),
+    }
+    page = PAGE.read_text(encoding="utf-8")
+    return re.sub("@(title|library|tree)", lambda found: parts[found[1]], page)
+
+
+def _nested(node: Node) -> dict[str, Any]:
+    """Return a node as d3-flame-graph reads it: seconds with those of its callees."""
+    shown: dict[str, Any] = {"name": node.name, "value": round(node.seconds, 6)}
+    if node.callees:
+        shown["children"] = [_nested(callee) for callee in node.callees.values()]
+    return shown
 
 
 def depth(node: Node, least: float) -> int:

@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 from unembedding.errors import UserError
 from unembedding.files import replacing, write_text
 from unembedding.stopwatch import Stopwatch
-from unembedding.workflow.profiles.flamegraph import flame_graph
-from unembedding.workflow.profiles.stacks import StackSampler
+from unembedding.workflow.profiles.flamegraph import flame_graph, flame_page
+from unembedding.workflow.profiles.stacks import StackSampler, from_root
 
-SUFFIXES = (".prof", ".txt", ".svg")
+SUFFIXES = (".prof", ".txt", ".svg", ".html")
 
 
 @contextmanager
@@ -29,10 +29,10 @@ def profiled(
 ) -> Iterator[Stopwatch]:
     """Run the block under cProfile and the stack sampler, and yield a stopwatch for its steps.
 
-    Writes ``target`` with the suffixes .prof, .txt and .svg. Where the block raises, or SIGTERM
-    ends the process, they go beside ``on_failure`` instead, since Snakemake deletes the outputs
-    of a job that failed; the exception goes on. Stacks begin above the frame ``base``, by default
-    the caller's. Needs the main thread.
+    Writes ``target`` with the suffixes .prof, .txt, .svg and .html. Where the block raises, or
+    SIGTERM ends the process, they go beside ``on_failure`` instead, since Snakemake deletes the
+    outputs of a job that failed; the exception goes on. Stacks begin above the frame ``base``, by
+    default the caller's. Needs the main thread.
     """
     profile, sampler, clock = cProfile.Profile(), StackSampler(), Stopwatch()
     terminated = signal.signal(signal.SIGTERM, _exit_on_signal)
@@ -49,7 +49,7 @@ def profiled(
         try:
             _write(stage, destination, profile, sampler)
             if destination is on_failure:
-                print(f"The profile up to here is in {destination}.prof, .txt and .svg")
+                print(f"The profile up to here is in {destination}.prof, .txt, .svg and .html")
         except UserError:
             if destination is target:
                 raise
@@ -62,12 +62,14 @@ def _exit_on_signal(signum: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _write(stage: str, target: Path, profile: cProfile.Profile, sampler: StackSampler) -> None:
-    prof, txt, svg = (target.with_name(target.name + suffix) for suffix in SUFFIXES)
+    prof, txt, svg, html = (target.with_name(target.name + suffix) for suffix in SUFFIXES)
     profile.create_stats()
     with replacing(prof) as file:
         marshal.dump(profile.stats, file)  # type: ignore[attr-defined]
     write_text(txt, table(profile))
-    write_text(svg, flame_graph(sampler.seconds(), stage))
+    stacks = sampler.seconds()
+    write_text(svg, flame_graph(stacks, stage))
+    write_text(html, flame_page(stacks, stage))
 
 
 def table(profile: cProfile.Profile) -> str:
@@ -75,12 +77,6 @@ def table(profile: cProfile.Profile) -> str:
     text = io.StringIO()
     stats: Any = pstats.Stats(profile, stream=text)
     # Not strip_dirs(), which takes every __init__.py for one file and adds up their times.
-    stats.stats = {(_short(file), *rest): row for (file, *rest), row in stats.stats.items()}
+    stats.stats = {(from_root(file), *rest): row for (file, *rest), row in stats.stats.items()}
     stats.sort_stats("cumulative").print_stats()
     return text.getvalue()
-
-
-def _short(file: str) -> str:
-    """Return a file's path from the folder on, from which it is imported."""
-    roots = (f"{root}/" for root in sorted(sys.path, key=len, reverse=True) if root)
-    return next((file.removeprefix(root) for root in roots if file.startswith(root)), file)

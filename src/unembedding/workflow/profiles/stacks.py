@@ -77,7 +77,22 @@ class StackSampler:
 
 
 def _label(code: CodeType) -> str:
-    place = "/".join(Path(code.co_filename).parts[-2:])
+    """Return a function with its module and line, or the module alone where that is imported."""
+    module = module_of(code.co_filename)
     if code.co_name == "<module>":
-        return f"import {place}"
-    return f"{code.co_qualname} ({place}:{code.co_firstlineno})"
+        return f"import {module}"
+    return f"{code.co_qualname} ({module}:{code.co_firstlineno})"
+
+
+def module_of(file: str) -> str:
+    """Return a file as it is imported, ``package.module``; a path where nothing imports it."""
+    inside = from_root(file)
+    if inside == file:
+        return "/".join(Path(file).parts[-2:])
+    return inside.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def from_root(file: str) -> str:
+    """Return a file's path from the folder on, from which it is imported."""
+    roots = (f"{root}/" for root in sorted(sys.path, key=len, reverse=True) if root)
+    return next((file.removeprefix(root) for root in roots if file.startswith(root)), file)

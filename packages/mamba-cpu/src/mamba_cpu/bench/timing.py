@@ -13,6 +13,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +40,19 @@ class TooFewCores(MambaCpuError):
 
 
 def available_memory() -> int:
-    """Bytes that can be allocated without swapping."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Bytes that can be allocated without swapping; all, where the system does not tell them."""
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable"):
+                return int(line.split()[1]) * 1024
+    free = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
+    return os.sysconf(free) * os.sysconf("SC_PAGE_SIZE")
 
 
 def require_cores(threads: int, granted: int | None = None) -> None:
     """Raise TooFewCores unless this process may run on that many cores, and was granted them."""
-    cores = min(len(os.sched_getaffinity(0)), granted or threads)
+    affinity = getattr(os, "sched_getaffinity", None)  # absent on macOS
+    cores = min(len(affinity(0)) if affinity else os.cpu_count() or 1, granted or threads)
     if cores < threads:
         raise TooFewCores(
             f"`mamba.threads: {threads}` asks for more cores than the {cores} that there are here "
@@ -191,6 +195,26 @@ def table(rows: list[Row]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def conclusions(rows: list[Row]) -> list[str]:
+    """What the rows say in a sentence: parallel against what else scans at the same length."""
+    times: dict[int, dict[str, float]] = {}
+    for row in rows:
+        if row.get("median_ms"):
+            times.setdefault(row["length"], {})[row["variant"]] = row["median_ms"]
+    rivals = {"einsum", "loops", "torch.compile", "associative_scan", "transformers", "mambapy"}
+    shared = [n for n, at in times.items() if "parallel" in at and rivals & at.keys()]
+    if not shared:
+        return []
+    at = times[max(shared)]
+    ours = at["parallel"]
+    behind = sorted((at[name] / ours, name) for name in rivals & at.keys())
+    listed = ", ".join(f"{name} {ratio:.{0 if ratio >= 10 else 1}f}" for ratio, name in behind)
+    return [
+        f"At length {max(shared)} a call of parallel takes {ours:.2g} ms. How many times as long "
+        f"others take: {listed}."
+    ]
 
 
 def add_exponents(rows: list[Row]) -> None:
