@@ -154,6 +154,11 @@ def recorded(path):
     return workflow.persistence.params(IOFile(str(path)))
 
 
+def forget(path):
+    """Take a file out of Snakemake's records."""
+    workflow.persistence.cleanup_metadata(IOFile(str(path)))
+
+
 @plainly
 def width(wildcards):
     """Return the width of a revision's matrix, as far as it is known."""
@@ -222,7 +227,7 @@ def finish(failed):
     """Summarize what is left of a run that failed; list the results; say what there is."""
     logs = Path("logs/geometry")
     until = inputs.until_nothing(workflow.dag_settings.until, logs, STARTED)
-    lines = salvage(CONFIG, GEOMETRY, logs, STARTED) if failed else results_there()
+    lines = salvage(CONFIG, GEOMETRY, logs, STARTED, forget) if failed else results_there()
     if CONFIG.models and GEOMETRY.folder.is_dir():
         write_manifest(GEOMETRY, CONFIG.keep_unembedding)
     print("\n".join(["", *until, *lines]))

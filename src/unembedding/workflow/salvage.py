@@ -1,12 +1,13 @@
 """What a run that failed still gives: the summary and plots of the checkpoints that are finished.
 
-Snakemake makes neither where one checkpoint failed. A stage that begins removes both, so they are
-absent exactly where something of them may have changed; the next run makes them again.
+Snakemake makes neither where one checkpoint failed. A stage that begins removes both; where a run
+failed before any stage began, they are replaced here if something of them is no longer as asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from unembedding.errors import UserError
@@ -19,29 +20,43 @@ from unembedding.workflow.configuration import Config
 from unembedding.workflow.inputs import asked
 
 
-def salvage(config: Config, results: GeometryResults, logs: Path, since: float) -> list[str]:
+def salvage(
+    config: Config,
+    results: GeometryResults,
+    logs: Path,
+    since: float,
+    forget: Callable[[Path], None],
+) -> list[str]:
     """Summarize and plot what is finished; return lines that tell of it, and of what is absent.
 
     ``logs`` has the rules' logs, of which those after ``since`` (seconds of time.time) are of this
-    run.
+    run. ``forget`` takes a file out of Snakemake's records, so that the next run makes it again.
     """
     checkpoints, mistakes = _asked_for(config, results)
     if not checkpoints and not mistakes:
         return []
-    present = [(path, wanted) for path, wanted in checkpoints if path.is_file()]
+    present = [checkpoint for checkpoint in checkpoints if checkpoint[0].is_file()]
     geometries, unusable = read_all(present)
+    usable = {(geometry.model, geometry.revision) for geometry in geometries}
+    wanted = [(asked_for.model, asked_for.revision) for _, asked_for in checkpoints]
+    absent = [name for name in wanted if name not in usable]
     try:
-        made = _summarize(results, geometries, config) + _plot(results, geometries)
+        whole = not absent and not mistakes
+        made = _summarize(results, geometries, config, whole)
+        plotted = _plot(results, geometries, {model for model, _ in absent})
     except UserError as error:
         return [f"What is finished could not be summarized. {error}"]
-    names = {geometry.name for geometry in geometries}
-    absent = [f"{a.model}/{a.revision}" for _, a in checkpoints]
-    reasons = {name: _reason(logs / name, since) for name in absent if name not in names}
+    before = min((path.stat().st_mtime for path, _ in present), default=since) - 1
+    for file in (*made, *plotted):
+        forget(file)
+        os.utime(file, (before, before))  # older than what it is made of
+    reasons = {f"{m}/{revision}": _reason(logs / m / revision, since) for m, revision in absent}
     for model in config.models:
         pinned = results.model(model).pinned
         if not (pinned.exists() and read_resolution(pinned).done):
             reasons[model] = _reason(logs / model, since)
-    return _lines(made, len(geometries), reasons, mistakes + unusable)
+    shown = list(dict.fromkeys([*made[:1], *(plot.parent for plot in plotted)]))
+    return _lines(shown, len(geometries), reasons, mistakes + unusable)
 
 
 def _asked_for(
@@ -61,21 +76,30 @@ def _asked_for(
 
 
 def _summarize(
-    results: GeometryResults, geometries: Sequence[Geometry], config: Config
+    results: GeometryResults, geometries: Sequence[Geometry], config: Config, whole: bool
 ) -> list[Path]:
-    if results.summary.exists() or not geometries:
+    """Write the summary, unless the one that is there is ``whole``; return its files."""
+    files = [results.summary, results.summary_page]
+    if whole and results.summary.exists():
+        return []
+    _remove(files)
+    if not geometries:
         return []
     write_summary(results.summary, geometries, config.models)
-    return [results.summary]
+    return files
 
 
-def _plot(results: GeometryResults, geometries: Sequence[Geometry]) -> list[Path]:
-    """Draw the plots that are absent, of each model."""
+def _plot(
+    results: GeometryResults, geometries: Sequence[Geometry], partial: Collection[str]
+) -> list[Path]:
+    """Draw the plots that are absent, and all of the models of which only a part is finished."""
     try:
         from unembedding.plots import plot_model
     except ImportError:  # matplotlib may be in the environments of conda alone
         return []
-    made = []
+    for name in partial:
+        _remove(map(results.model(name).plot, PLOTS))
+    made: list[Path] = []
     for name in dict.fromkeys(geometry.model for geometry in geometries):
         model = results.model(name)
         targets = {p: model.plot(p) for p in PLOTS if not model.plot(p).exists()}
@@ -83,8 +107,13 @@ def _plot(results: GeometryResults, geometries: Sequence[Geometry]) -> list[Path
             own = [geometry for geometry in geometries if geometry.model == name]
             decompositions = [model.revision(g.revision).decomposition for g in own]
             plot_model(name, own, decompositions, targets)
-            made.append(model.plot("").parent)
+            made += targets.values()
     return made
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def _reason(folder: Path, since: float) -> Path | None:
