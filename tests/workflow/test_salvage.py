@@ -134,3 +134,18 @@ def test_a_summary_made_of_a_part_is_made_again_though_nothing_of_it_changed(wor
     assert snakemake(workspace, mistaken, "--keep-going").code != 0
     succeed(workspace, config)
     assert rows(workspace) == [EARLY, LATE, LOCAL]
+
+
+def test_a_model_that_was_never_resolved_is_not_forgotten_by_the_target_summary(workspace, config):
+    """Its revisions.tsv, which a mistake has kept from being made, is no input that is there."""
+    results = workspace / "results/geometry"
+    shutil.rmtree(results / "first")
+    (results / "summary.csv").unlink()
+    first = {**config["models"]["first"], "revisions": ["step9"]}
+    mistaken = {"models": {**config["models"], "first": first}}
+    assert snakemake(workspace, mistaken).code != 0
+    assert rows(workspace) == [LOCAL]
+    (results / "first/.resolution.json").unlink()
+    assert snakemake(workspace, mistaken, "results/geometry/summary.csv").code != 0
+    succeed(workspace, config, "results/geometry/summary.csv")
+    assert rows(workspace) == [EARLY, LATE, LOCAL]

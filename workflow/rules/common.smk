@@ -4,6 +4,7 @@ import sys
 import time
 from functools import wraps
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 # Scripts are given this path too; PYTHONPATH does not reach those in an environment of conda.
@@ -154,9 +155,9 @@ def recorded(path):
     return workflow.persistence.params(IOFile(str(path)))
 
 
-def forget(path):
-    """Take a file out of Snakemake's records."""
-    workflow.persistence.cleanup_metadata(IOFile(str(path)))
+def mark_as_incomplete(path):
+    """Let Snakemake make a file again, whatever else the next run does (rerun-incomplete)."""
+    workflow.persistence.started(SimpleNamespace(output=[IOFile(str(path))]))
 
 
 @plainly
@@ -227,7 +228,9 @@ def finish(failed):
     """Summarize what is left of a run that failed; list the results; say what there is."""
     logs = Path("logs/geometry")
     until = inputs.until_nothing(workflow.dag_settings.until, logs, STARTED)
-    lines = salvage(CONFIG, GEOMETRY, logs, STARTED, forget) if failed else results_there()
+    lines = (
+        salvage(CONFIG, GEOMETRY, logs, STARTED, mark_as_incomplete) if failed else results_there()
+    )
     if CONFIG.models and GEOMETRY.folder.is_dir():
         write_manifest(GEOMETRY, CONFIG.keep_unembedding)
     print("\n".join(["", *until, *lines]))

@@ -6,7 +6,6 @@ failed before any stage began, they are replaced here if something of them is no
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -25,12 +24,12 @@ def salvage(
     results: GeometryResults,
     logs: Path,
     since: float,
-    forget: Callable[[Path], None],
+    mark: Callable[[Path], None],
 ) -> list[str]:
     """Summarize and plot what is finished; return lines that tell of it, and of what is absent.
 
     ``logs`` has the rules' logs, of which those after ``since`` (seconds of time.time) are of this
-    run. ``forget`` takes a file out of Snakemake's records, so that the next run makes it again.
+    run. ``mark`` records a file so that the next run makes it again.
     """
     checkpoints, mistakes = _asked_for(config, results)
     if not checkpoints and not mistakes:
@@ -46,10 +45,8 @@ def salvage(
         plotted = _plot(results, geometries, {model for model, _ in absent})
     except UserError as error:
         return [f"What is finished could not be summarized. {error}"]
-    before = min((path.stat().st_mtime for path, _ in present), default=since) - 1
     for file in (*made, *plotted):
-        forget(file)
-        os.utime(file, (before, before))  # older than what it is made of
+        mark(file)
     reasons = {f"{m}/{revision}": _reason(logs / m / revision, since) for m, revision in absent}
     for model in config.models:
         pinned = results.model(model).pinned
