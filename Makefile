@@ -13,7 +13,7 @@ ifneq ($(words $(CURDIR)),1)
 $(error The path of this folder has a space in it, $(CURDIR), which Snakemake cannot run from; move it)
 endif
 
-.PHONY: run test test-storage test-slurm test-conda test-gpu soak soak-first soak-second bench clean
+.PHONY: run test test-storage test-slurm test-conda test-gpu soak soak-first soak-second soak-walk bench clean
 
 run: $(VENV)/run.installed $(if $(GPU),$(VENV)/gpu.installed)
 	$(BIN)/snakemake --cores $(CORES)
@@ -49,6 +49,10 @@ soak-first: SOAKED := $(FIRST_HALF)
 soak-second: SOAKED := $(filter-out $(FIRST_HALF),$(wildcard tests/reliability/test_*.py))
 soak-first soak-second:
 	SOAK=1 timeout 20m $(BIN)/python -m pytest $(SOAKED)
+
+# Five thousand steps of the random walk: about two hours. It prints the step that went wrong.
+soak-walk: $(VENV)/test.installed
+	SOAK=1 WALK_STEPS=2500 $(BIN)/python -m pytest tests/reliability/test_walk.py
 
 bench: $(VENV)/run.installed
 	$(PIP) --no-deps -r requirements/bench.txt

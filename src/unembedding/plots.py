@@ -117,7 +117,16 @@ def _spectrum(axes: Axes, points: list[Point]) -> None:
         xscale="log",
         yscale="log",
     )
-    axes.legend(fontsize=8, title="revision, from early (pale) to late (dark)", title_fontsize=8)
+    axes.legend(fontsize=8, title=_order(shown), title_fontsize=8)
+
+
+def _order(points: list[Point]) -> str:
+    """Say in which order the shades of points are, as far as it is known."""
+    stepped = sum(point.training is not None for point in points)
+    if stepped < 2:
+        return "revision" if stepped else "revision, in the order asked for"
+    last = "" if stepped == len(points) else "; those without a step are darkest"
+    return f"revision, from early (pale) to late (dark){last}"
 
 
 def _effective_rank(axes: Axes, points: list[Point]) -> None:

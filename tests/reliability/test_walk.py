@@ -1,4 +1,7 @@
-"""A random walk through what happens to a folder of results: each row is right, or it is absent."""
+"""A random walk through what happens to a folder of results: each row is right, or it is absent.
+
+Runs are forked from a server that has imported what they import (warm.py), but for one in COLD.
+"""
 
 import csv
 import os
@@ -14,9 +17,11 @@ import pytest
 from checkpoints import matrix, random_matrix
 from promises import SOAK
 from running import command, environment
+from warm import WarmProcesses
 
-STEPS = int(os.environ.get("WALK_STEPS", 2500 if SOAK else 6))
-SEEDS = range(int(os.environ.get("WALK_SEEDS", 2 if SOAK else 1)))
+STEPS = int(os.environ.get("WALK_STEPS", 200))  # of each seed
+SEEDS = [int(os.environ.get("WALK_SEED", 0)) + i for i in range(2 if SOAK else 1)]
+COLD = 50
 CHECKPOINTS = ("a/step1", "a/step2", "b/local")
 ROWS, WIDTH = 48, 6
 
@@ -24,8 +29,8 @@ ROWS, WIDTH = 48, 6
 class Walk:
     """A workspace, and what happens to it."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.folder, self.random = folder, random.Random(seed)
+    def __init__(self, folder: Path, seed: int, processes: WarmProcesses) -> None:
+        self.folder, self.random, self.processes = folder, random.Random(seed), processes
         self.gammas: dict[str, np.ndarray | None] = {}
         self.seed = 1000 * seed
         self.config = {
@@ -124,17 +129,10 @@ class Walk:
             shutil.copytree(self.backup, self.results, symlinks=True)
 
     def killed(self) -> None:
-        process = subprocess.Popen(
-            command(self.folder, self.config, "geometry"),
-            cwd=self.folder,
-            env=environment(self.folder),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        time.sleep(self.random.uniform(0.5, 4))
-        os.killpg(process.pid, self.random.choice([signal.SIGKILL, signal.SIGINT, signal.SIGTERM]))
-        process.wait()
+        line = command(self.folder, self.config, "geometry")
+        run = self.processes.start(line, self.folder, environment(self.folder))
+        time.sleep(self.random.uniform(0.1, 2))
+        run.kill(self.random.choice([signal.SIGKILL, signal.SIGINT, signal.SIGTERM]))
         self.run("--unlock")
 
     def files(self) -> list[Path]:
@@ -143,9 +141,12 @@ class Walk:
 
     # What a run has to give.
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, cold: bool = False) -> subprocess.CompletedProcess[str]:
+        line = command(self.folder, self.config, *arguments)
+        if not cold:
+            return self.processes.run(line, self.folder, environment(self.folder))
         return subprocess.run(
-            command(self.folder, self.config, *arguments),
+            line,
             cwd=self.folder,
             env=environment(self.folder),
             stdout=subprocess.PIPE,
@@ -216,22 +217,32 @@ EVENTS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    with WarmProcesses(tmp_path_factory.mktemp("warm")) as processes:
+        yield processes
+
+
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_row_is_right_whatever_happened_before(tmp_path, seed):
-    walk = Walk(tmp_path, seed)
+def test_every_row_is_right_whatever_happened_before(tmp_path, seed, processes, report):
+    walk = Walk(tmp_path, seed, processes)
     story: list[str] = []
     failures = 0
-    for _ in range(STEPS):
+    begun = time.monotonic()
+    for step in range(STEPS):
         for event in walk.random.sample(EVENTS, walk.random.choice([1, 1, 2])):
             event(walk)
             story.append(event.__name__)
-        run = walk.run("geometry")
+        target = walk.random.choice(["geometry", *3 * ["results/geometry/summary.csv"]])
+        run = walk.run(target, cold=step % COLD == COLD - 1)
         try:
             walk.check(run)
         except AssertionError as error:
-            raise AssertionError(f"{error}\nafter {story[-12:]}\n{run.stdout[-3000:]}") from None
+            said = f"{error}\nat step {step}, after {story[-12:]}\n{run.stdout[-3000:]}"
+            raise AssertionError(said) from None
         failures = failures + 1 if run.returncode else 0
         if failures == 3:
             walk.heal()
             story.append("heal")
             failures = 0
+    report(f"{STEPS} steps of seed {seed}: {(time.monotonic() - begun) / STEPS:.2f} s each")

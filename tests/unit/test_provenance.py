@@ -16,12 +16,16 @@ def scripts(tmp_path, monkeypatch):
         shutil.copytree(provenance.HOME / folder, copy / folder)
     monkeypatch.setattr(provenance, "HOME", copy)
 
+    def forget():
+        for cached in (code_digest, provenance._read, provenance._files):
+            cached.cache_clear()
+
     def digest(script):
-        code_digest.cache_clear()
+        forget()
         return code_digest(script)
 
     yield copy, digest
-    code_digest.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize(

@@ -315,6 +315,24 @@ def rows_like(path, *changes):
     return [replace(row, **{"warnings": [], **change}) for change in changes]
 
 
+@pytest.mark.parametrize(
+    ("names", "order"),
+    [
+        (["step1-tokens1B", "step20-tokens2B"], "revision, from early (pale) to late (dark)"),
+        (["v1", "final"], "revision, in the order asked for"),
+        (["main", "step20-tokens2B"], "revision"),
+        (
+            ["main", "step20-tokens2B", "step3-tokens1B"],
+            "revision, from early (pale) to late (dark); those without a step are darkest",
+        ),
+    ],
+)
+def test_the_legend_of_the_spectra_tells_no_order_that_is_not_known(tmp_path, names, order):
+    paths = [described(tmp_path, name, seed) for seed, name in enumerate(names)]
+    drawn = plot(tmp_path, paths, "spectrum")["spectrum"]
+    assert f">{order}<" in drawn
+
+
 def test_the_findings_compare_the_first_step_with_the_last(tmp_path):
     early = {"step": 0, "revision": "step0", "effective_rank": 62.0, "condition_number": 2.66}
     late = {"step": 9, "revision": "step9", "effective_rank": 7.5, "condition_number": 3177.3}

@@ -100,3 +100,52 @@ def test_a_run_in_which_no_checkpoint_is_finished_leaves_no_older_summary_or_plo
     assert snakemake(workspace, config).code != 0
     assert rows(workspace) == [EARLY, LATE]
     assert (results / "first/plots/spectrum.svg").exists()
+
+
+def test_a_row_of_weights_that_were_replaced_since_goes_also_where_no_stage_began(
+    workspace, config
+):
+    """The mistake in the revisions ends the run before anything is extracted."""
+    spoil(workspace)
+    first = {**config["models"]["first"], "revisions": ["step*", "step9"]}
+    mistaken = {"models": {**config["models"], "first": first}}
+    assert snakemake(workspace, mistaken).code != 0
+    assert rows(workspace) == [EARLY, LOCAL]
+    plot = workspace / "results/geometry/first/plots/spectrum.svg"
+    assert EARLY[1] in plot.read_text() and LATE[1] not in plot.read_text()
+
+
+def test_what_such_a_run_left_out_is_there_again_once_it_is_asked_for_again(workspace, config):
+    first = {**config["models"]["first"], "revisions": ["step*", "step9"]}
+    mistaken = {"models": {**config["models"], "first": first}, "precision": "float32"}
+    assert snakemake(workspace, mistaken).code != 0
+    assert rows(workspace) == [LOCAL]
+    run = succeed(workspace, config)
+    assert rows(workspace) == [EARLY, LATE, LOCAL]
+    assert not any("first/" in job for job in run.jobs)
+    plot = (workspace / "results/geometry/first/plots/spectrum.svg").read_text()
+    assert EARLY[1] in plot and LATE[1] in plot
+
+
+def test_a_summary_made_of_a_part_is_made_again_though_nothing_of_it_changed(workspace, config):
+    first = {**config["models"]["first"], "revisions": ["step*", "step9"]}
+    second = {**config["models"]["second"], "rows": 32}
+    mistaken = {"models": {"first": first, "second": second}}
+    assert snakemake(workspace, mistaken, "--keep-going").code != 0
+    succeed(workspace, config)
+    assert rows(workspace) == [EARLY, LATE, LOCAL]
+
+
+def test_a_model_that_was_never_resolved_is_not_forgotten_by_the_target_summary(workspace, config):
+    """Its revisions.tsv, which a mistake has kept from being made, is no input that is there."""
+    results = workspace / "results/geometry"
+    shutil.rmtree(results / "first")
+    (results / "summary.csv").unlink()
+    first = {**config["models"]["first"], "revisions": ["step9"]}
+    mistaken = {"models": {**config["models"], "first": first}}
+    assert snakemake(workspace, mistaken).code != 0
+    assert rows(workspace) == [LOCAL]
+    (results / "first/.resolution.json").unlink()
+    assert snakemake(workspace, mistaken, "results/geometry/summary.csv").code != 0
+    succeed(workspace, config, "results/geometry/summary.csv")
+    assert rows(workspace) == [EARLY, LATE, LOCAL]

@@ -4,6 +4,7 @@ import sys
 import time
 from functools import wraps
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 # Scripts are given this path too; PYTHONPATH does not reach those in an environment of conda.
@@ -214,6 +215,11 @@ def recorded(path):
     return workflow.persistence.params(IOFile(str(path)))
 
 
+def mark_as_incomplete(path):
+    """Let Snakemake make a file again, whatever else the next run does (rerun-incomplete)."""
+    workflow.persistence.started(SimpleNamespace(output=[IOFile(str(path))]))
+
+
 @plainly
 def width(wildcards):
     """Return the width of a revision's matrix, or of the model's last, as far as it is known."""
@@ -284,7 +290,11 @@ def finish(failed):
     logs = Path("logs/geometry")
     until = inputs.until_nothing(workflow.dag_settings.until, logs, STARTED)
     settings = {model: settings_of(model) for model in CONFIG.models}
-    lines = salvage(CONFIG, GEOMETRY, logs, STARTED, settings) if failed else results_there()
+    lines = (
+        salvage(CONFIG, GEOMETRY, logs, STARTED, mark_as_incomplete, settings)
+        if failed
+        else results_there()
+    )
     if CONFIG.models and GEOMETRY.folder.is_dir():
         write_manifest(GEOMETRY, CONFIG.keep_unembedding)
     print("\n".join(["", *until, *lines]))

@@ -84,12 +84,18 @@ def code_digest(script: str, sources: str | None = None) -> str:
 
 
 def _collect(path: Path, seen: dict[Path, bytes]) -> None:
-    if path in seen:
-        return
-    seen[path] = path.read_bytes()
-    for module in _imported(ast.parse(seen[path])):
-        for found in _files(module):
-            _collect(found, seen)
+    if path not in seen:
+        seen[path], imported = _read(path)
+        for file in imported:
+            _collect(file, seen)
+
+
+@cache
+def _read(path: Path) -> tuple[bytes, list[Path]]:
+    """Return a file, once for all scripts, and the files of ours that it imports."""
+    content = path.read_bytes()
+    modules = _imported(ast.parse(content))
+    return content, [file for module in modules for file in _files(module)]
 
 
 def _imported(tree: ast.AST) -> set[str]:
@@ -102,6 +108,7 @@ def _imported(tree: ast.AST) -> set[str]:
     return names
 
 
+@cache
 def _files(module: str) -> list[Path]:
     """Return the files that importing a module of ours executes; none for others."""
     parts = module.split(".")

@@ -1,12 +1,12 @@
 """What a run that failed still gives: the summary and plots of the checkpoints that are finished.
 
-Snakemake makes neither where one checkpoint failed. A stage that begins removes both, so they are
-absent exactly where something of them may have changed; the next run makes them again.
+Snakemake makes neither where one checkpoint failed. A stage that begins removes both; where a run
+failed before any stage began, they are replaced here if something of them is no longer as asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +25,39 @@ def salvage(
     results: GeometryResults,
     logs: Path,
     since: float,
+    mark: Callable[[Path], None],
     settings: Mapping[str, Mapping[str, Any]],
 ) -> list[str]:
     """Summarize and plot what is finished; return lines that tell of it, and of what is absent.
 
     ``logs`` has the rules' logs, of which those after ``since`` (seconds of time.time) are of this
-    run. ``settings`` are those of each model's categories.
+    run. ``mark`` records a file so that the next run makes it again. ``settings`` are those of each
+    model's categories.
     """
     checkpoints, mistakes = _asked_for(config, results)
     if not checkpoints and not mistakes:
         return []
-    present = [(path, wanted) for path, wanted in checkpoints if path.is_file()]
+    present = [checkpoint for checkpoint in checkpoints if checkpoint[0].is_file()]
     geometries, unusable = read_all(present)
+    usable = {(geometry.model, geometry.revision) for geometry in geometries}
+    wanted = [(asked_for.model, asked_for.revision) for _, asked_for in checkpoints]
+    absent = [name for name in wanted if name not in usable]
     try:
-        made = _summarize(results, geometries, config) + _plot(results, geometries)
-        made += _summarize_concepts(present, settings)
+        whole = not absent and not mistakes
+        made = _summarize(results, geometries, config, whole)
+        plotted = _plot(results, geometries, {model for model, _ in absent})
+        scored = _summarize_concepts(present, settings, whole)
     except UserError as error:
         return [f"What is finished could not be summarized. {error}"]
-    names = {geometry.name for geometry in geometries}
-    absent = [f"{a.model}/{a.revision}" for _, a in checkpoints]
-    reasons = {name: _reason(logs / name, since) for name in absent if name not in names}
+    for file in (*made, *scored, *plotted):
+        mark(file)
+    reasons = {f"{m}/{revision}": _reason(logs / m / revision, since) for m, revision in absent}
     for model in config.models:
         pinned = results.model(model).pinned
         if not (pinned.exists() and read_resolution(pinned).done):
             reasons[model] = _reason(logs / model, since)
-    return _lines(made, len(geometries), reasons, mistakes + unusable)
+    shown = list(dict.fromkeys([*made[:1], *scored[:1], *(plot.parent for plot in plotted)]))
+    return _lines(shown, len(geometries), reasons, mistakes + unusable)
 
 
 def _asked_for(
@@ -69,40 +77,54 @@ def _asked_for(
 
 
 def _summarize(
-    results: GeometryResults, geometries: Sequence[Geometry], config: Config
+    results: GeometryResults, geometries: Sequence[Geometry], config: Config, whole: bool
 ) -> list[Path]:
-    if results.summary.exists() or not geometries:
+    """Write the summary, unless the one that is there is ``whole``; return its files."""
+    files = [results.summary, results.summary_page]
+    if whole and results.summary.exists():
+        return []
+    _remove(files)
+    if not geometries:
         return []
     write_summary(results.summary, geometries, config.models)
-    return [results.summary]
+    return files
 
 
 def _summarize_concepts(
-    present: Sequence[tuple[Path, Asked]], settings: Mapping[str, Mapping[str, Any]]
+    present: Sequence[tuple[Path, Asked]],
+    settings: Mapping[str, Mapping[str, Any]],
+    whole: bool,
 ) -> list[Path]:
-    """Gather the scores of the checkpoints that have some, where no summary is there."""
+    """Gather the scores of the checkpoints that have some; return the summary and its page."""
     concepts = {path: RevisionResults(path.parent).concepts for path, _ in present}
     scored = [(path, asked) for path, asked in present if concepts[path].scores.exists()]
-    places = {concepts[path].model.of_all for path, _ in scored}
-    if any(place.summary.exists() for place in places):
-        return []
-    made = []
-    for place in places:
+    made: list[Path] = []
+    for place in {found.model.of_all for found in concepts.values()}:
+        files = [place.summary, place.summary_page]
+        if whole and place.summary.exists():
+            continue
+        _remove([*files, place.explorer])
+        if not scored:
+            continue
         from unembedding.concepts.summary import gather, write_summary
 
         if found := gather(scored, settings)[0]:
             write_summary(place, found)
-            made.append(place.summary)
+            made += files
     return made
 
 
-def _plot(results: GeometryResults, geometries: Sequence[Geometry]) -> list[Path]:
-    """Draw the plots that are absent, of each model."""
+def _plot(
+    results: GeometryResults, geometries: Sequence[Geometry], partial: Collection[str]
+) -> list[Path]:
+    """Draw the plots that are absent, and all of the models of which only a part is finished."""
     try:
         from unembedding.plots import plot_model
     except ImportError:  # matplotlib may be in the environments of conda alone
         return []
-    made = []
+    for name in partial:
+        _remove(map(results.model(name).plot, PLOTS))
+    made: list[Path] = []
     for name in dict.fromkeys(geometry.model for geometry in geometries):
         model = results.model(name)
         targets = {p: model.plot(p) for p in PLOTS if not model.plot(p).exists()}
@@ -110,8 +132,13 @@ def _plot(results: GeometryResults, geometries: Sequence[Geometry]) -> list[Path
             own = [geometry for geometry in geometries if geometry.model == name]
             decompositions = [model.revision(g.revision).decomposition for g in own]
             plot_model(name, own, decompositions, targets)
-            made.append(model.plot("").parent)
+            made += targets.values()
     return made
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def _reason(folder: Path, since: float) -> Path | None:
