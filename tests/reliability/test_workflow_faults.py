@@ -156,7 +156,8 @@ def test_a_damaged_intermediate_is_refused_by_name_and_never_used(finished, tmp_
 
 def test_a_folder_of_results_that_is_read_only_is_a_clear_error(finished, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "copy")
-    (folder / "results/geometry/summary.csv").unlink()
+    for name in ("summary.csv", "summary.html"):
+        (folder / "results/geometry" / name).unlink()
     private = ("unshare", "--map-root-user", "--mount", "sh", "-c")
     bind = "mount --bind results results && mount -o remount,ro,bind results"
     if subprocess.run([*private, bind], cwd=folder, capture_output=True).returncode:

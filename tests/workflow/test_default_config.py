@@ -142,7 +142,8 @@ def test_the_reports_front_page_says_what_was_found_and_shows_it(report):
     )
     assert "A forward pass over" in text and "a call of parallel takes" in text
     assert "were eigh free" in text
-    assert report.front.count("<svg") == 4  # spectrum, effective rank, whole jobs, scans
+    assert "held-out members of 42 noun synsets are told from other tokens" in text
+    assert report.front.count("<svg") == 5  # spectrum, effective rank, scores, whole jobs, scans
     assert "<html" not in report.front and "<td" not in report.front
 
 
