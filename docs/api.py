@@ -25,7 +25,13 @@ MODULES = {
     "unembedding.records.stages": ("Extraction", "Decomposition", "Spectrum", "Transformation"),
     "unembedding.records.geometry": ("read_geometry", "Geometry"),
     "unembedding.tensors.files": ("TensorFile",),
-    "mamba_cpu": ("load_kernel", "selective_scan_fn", "use_fused_scan"),
+    "mamba_cpu": ("accelerate", "selective_scan_fn", "load_kernel"),
+    "mamba_cpu.ops": (
+        "causal_conv1d",
+        "ssd_scan",
+        "selective_state_update",
+        "causal_conv1d_update",
+    ),
 }
 
 

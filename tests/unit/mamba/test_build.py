@@ -161,10 +161,35 @@ def test_a_newer_compiler_is_taken_where_the_usual_one_is_too_old(monkeypatch, t
     assert build.find_compiler() == ["g++-13"]
 
 
-def test_before_loading_it_says_how(monkeypatch, inputs):
-    monkeypatch.setattr(ops, "_kernel", None)
-    with pytest.raises(RuntimeError, match="load_kernel"):
+def test_the_first_call_compiles_the_kernel_into_the_cache_folder(monkeypatch, scan_builds, inputs):
+    monkeypatch.setattr(ops.loading, "_kernel", None)
+    monkeypatch.setenv("MAMBA_CPU_CACHE", str(scan_builds))
+    selective_scan_fn(inputs.u, inputs.delta, inputs.A, inputs.B, inputs.C)
+    assert list(scan_builds.glob(f"selective_scan-{build.best_level()}-*.so"))
+
+
+def test_the_first_call_without_a_compiler_says_what_to_install(monkeypatch, tmp_path, inputs):
+    monkeypatch.setattr(ops.loading, "_kernel", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(BuildError, match="apt install g"):
         selective_scan_fn(inputs.u, inputs.delta, inputs.A, inputs.B, inputs.C)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"MAMBA_CPU_CACHE": "/fast/kernels", "XDG_CACHE_HOME": "/cache"}, "/fast/kernels"),
+        ({"XDG_CACHE_HOME": "/cache"}, "/cache/mamba-cpu"),
+        ({"HOME": "/home/me"}, "/home/me/.cache/mamba-cpu"),
+    ],
+)
+def test_the_cache_folder_is_where_people_look_for_it(monkeypatch, variables, expected):
+    for name in ("MAMBA_CPU_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert str(ops.cache_folder()) == expected
 
 
 def test_every_step_of_the_ladder_agrees_with_the_recurrence(kernel, scan_builds, inputs):

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from mamba_cpu import use_fused_scan
+from mamba_cpu import accelerate
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.usefixtures("kernel")
@@ -30,7 +30,7 @@ def logits(model, tokens, **keywords):
 def test_logits_are_the_same(model, convolution, use_cache):
     tokens = torch.randint(50, (2, 70))
     plain = logits(model, tokens, use_cache=use_cache)
-    undo = use_fused_scan(model, convolution=convolution)
+    undo = accelerate(model, convolution=convolution)
     fused = logits(model, tokens, use_cache=use_cache)
     undo()
     assert not torch.equal(fused, plain)  # something did change
@@ -40,7 +40,7 @@ def test_logits_are_the_same(model, convolution, use_cache):
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_no_tensor_is_copied_into_another_layout(model, batch):
-    use_fused_scan(model)
+    accelerate(model)
     tokens = torch.randint(50, (batch, 70))
     with torch.profiler.profile() as operators:
         logits(model, tokens, use_cache=False)
@@ -52,7 +52,7 @@ def test_padding_is_masked_as_before(model):
     mask = torch.ones_like(tokens)
     mask[0, :7] = 0
     plain = logits(model, tokens, attention_mask=mask)
-    use_fused_scan(model)
+    accelerate(model)
     torch.testing.assert_close(
         logits(model, tokens, attention_mask=mask), plain, rtol=1e-4, atol=1e-5
     )
@@ -62,24 +62,139 @@ def test_generation_with_a_cache_gives_the_same_tokens(model):
     tokens = torch.randint(50, (1, 12))
     options = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": 0}
     plain = model.generate(tokens, **options)
-    use_fused_scan(model)
+    accelerate(model)
     assert torch.equal(model.generate(tokens, **options), plain)
 
 
-def test_training_keeps_the_original_code(model):
-    use_fused_scan(model)
-    tokens = torch.randint(50, (1, 9))
+def test_gradients_are_the_same(model):
+    tokens = torch.randint(50, (2, 9))
     model.train()
-    with pytest.warns(UserWarning, match=r"call the model under torch\.inference_mode"):
+
+    def gradients():
+        model.zero_grad()
         model(tokens, labels=tokens).loss.backward()
-    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+        return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+    plain = gradients()
+    accelerate(model)
+    fused = gradients()
+    assert fused.keys() == plain.keys()
+    for name, gradient in plain.items():
+        torch.testing.assert_close(fused[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("cut", [2, 30, 69])
+def test_tokens_after_a_cache_continue_from_its_state(model, cut):
+    tokens = torch.randint(50, (2, 70))
+    whole = logits(model, tokens)[:, cut:]
+    accelerate(model)
+    with torch.inference_mode():
+        first = model(tokens[:, :cut], use_cache=True)
+        rest = model(tokens[:, cut:], cache=first.cache, use_cache=True).logits
+    torch.testing.assert_close(rest, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_an_accelerated_model_is_exported(model):
+    tokens = torch.randint(50, (2, 20))
+    plain = logits(model, tokens, use_cache=False)
+    accelerate(model)
+    with torch.no_grad():
+        exported = torch.export.export(model, (tokens,), {"use_cache": False}, strict=False)
+        found = exported.module()(tokens, use_cache=False).logits
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-5)
+    assert any("selective_scan" in str(node.target) for node in exported.graph.nodes)
+
+
+def test_a_copy_is_accelerated_anew_and_undone_alone(model):
+    tokens = torch.randint(50, (1, 9))
+    plain = logits(model, tokens)
+    accelerate(model)
+    fused = logits(model, tokens)
+    other = copy.deepcopy(model)
+    accelerate(other)()
+    assert torch.equal(logits(other, tokens), plain)
+    assert torch.equal(logits(model, tokens), fused)
+
+
+def mixers(model):
+    return [layer.mixer for layer in model.backbone.layers]
+
+
+def test_a_forward_of_ones_own_is_not_bypassed(model):
+    mixer = mixers(model)[1]
+    original = mixer.forward
+    mixer.forward = lambda *args, **keywords: original(*args, **keywords) * 2
+    with pytest.raises(TypeError, match="call accelerate first, and wrap the forward afterwards"):
+        accelerate(model)
+    del mixer.forward
+    undo = accelerate(model)
+    wrapper = mixer.forward = lambda *args, **keywords: 0
+    with pytest.raises(RuntimeError, match="wrapped after accelerate"):
+        undo()
+    assert mixer.forward is wrapper
+
+
+def test_a_subclass_of_a_mixer_is_one(model):
+    tokens = torch.randint(50, (1, 9))
+    plain = logits(model, tokens)
+    for mixer in mixers(model):
+        mixer.__class__ = type("Mine", (type(mixer),), {})
+    accelerate(model)
+    fused = logits(model, tokens)
+    assert not torch.equal(fused, plain)
+    torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-5)
+
+
+class Hook:
+    """What accelerate's offload does: weights are there between the two calls only."""
+
+    def __init__(self, module):
+        self.kept = {name: p.data for name, p in module.named_parameters(recurse=False)}
+        self.post_forward(module, None)
+
+    def pre_forward(self, module, *args, **keywords):
+        for name, data in self.kept.items():
+            setattr(module, name, torch.nn.Parameter(data, requires_grad=False))
+        return args, keywords
+
+    def post_forward(self, module, output):
+        for name, data in self.kept.items():
+            meta = torch.nn.Parameter(data.to("meta"), requires_grad=False)
+            setattr(module, name, meta)
+        return output
+
+
+def hooked(module):
+    hook = module._hf_hook = Hook(module)
+    module._old_forward = module.forward
+
+    def forward(*args, **keywords):
+        args, keywords = hook.pre_forward(module, *args, **keywords)
+        return hook.post_forward(module, module._old_forward(*args, **keywords))
+
+    module.forward = forward
+
+
+def test_weights_that_hooks_bring_from_the_disk_are_there(model):
+    tokens = torch.randint(50, (1, 9))
+    plain = logits(model, tokens)
+    for module in mixers(model)[1].modules():
+        if list(module.parameters(recurse=False)):
+            hooked(module)
+    torch.testing.assert_close(logits(model, tokens), plain)
+    undo = accelerate(model)
+    fused = logits(model, tokens)
+    assert not torch.equal(fused, plain)
+    torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-5)
+    undo()
+    torch.testing.assert_close(logits(model, tokens), plain)
 
 
 def test_float64_keeps_the_original_code(model):
     model.double()
     tokens = torch.randint(50, (1, 9))
     plain = logits(model, tokens)
-    use_fused_scan(model)
+    accelerate(model)
     torch.testing.assert_close(logits(model, tokens), plain)
 
 
@@ -87,22 +202,22 @@ def test_a_wide_convolution_keeps_the_original_code(model):
     wide = type(model)(type(model.config)(**SIZE, conv_kernel=40)).eval()
     tokens = torch.randint(50, (1, 50))
     plain = logits(wide, tokens)
-    use_fused_scan(wide)
+    accelerate(wide)
     torch.testing.assert_close(logits(wide, tokens), plain, rtol=1e-4, atol=1e-5)
 
 
 def test_an_old_undo_leaves_a_later_patch(model):
-    old = use_fused_scan(model)
+    tokens = torch.randint(50, (1, 9))
+    old = accelerate(model)
+    accelerate(model)
+    fused = logits(model, tokens)
     old()
-    use_fused_scan(model)
-    old()
-    with pytest.raises(RuntimeError, match="already"):
-        use_fused_scan(model)
+    assert torch.equal(logits(model, tokens), fused)
 
 
 def test_a_copy_computes_with_its_own_weights(model):
     tokens = torch.randint(50, (1, 9))
-    use_fused_scan(model)
+    accelerate(model)
     before = logits(model, tokens)
     other = copy.deepcopy(model)
     assert torch.equal(logits(other, tokens), before)
@@ -114,7 +229,7 @@ def test_a_copy_computes_with_its_own_weights(model):
 
 
 def test_a_patched_model_is_not_pickled_whole(model, tmp_path):
-    undo = use_fused_scan(model)
+    undo = accelerate(model)
     with pytest.raises(TypeError, match="undo that first, or save its weights"):
         torch.save(model, tmp_path / "model.pt")
     undo()
@@ -123,7 +238,7 @@ def test_a_patched_model_is_not_pickled_whole(model, tmp_path):
 
 def test_a_weight_on_another_device_is_no_reason_to_be_wrong(model):
     tokens = torch.randint(50, (1, 9))
-    use_fused_scan(model)
+    accelerate(model)
     mixer = model.backbone.layers[0].mixer
     mixer.A_log = torch.nn.Parameter(mixer.A_log.to("meta"))
     with pytest.raises(RuntimeError, match="device"):
@@ -132,16 +247,17 @@ def test_a_weight_on_another_device_is_no_reason_to_be_wrong(model):
 
 def test_other_models_of_the_class_stay_as_they_are(model):
     other = type(model)(model.config).eval()
-    use_fused_scan(model)
-    mixers = [m for m in other.modules() if type(m).__name__.endswith("Mixer")]
-    assert mixers and all("forward" not in vars(mixer) for mixer in mixers)
+    accelerate(model)
+    assert all("forward" not in vars(mixer) for mixer in mixers(other))
 
 
-def test_twice_is_an_error_and_so_is_another_model(model):
-    undo = use_fused_scan(model)
-    with pytest.raises(RuntimeError, match="already"):
-        use_fused_scan(model)
+def test_twice_is_as_once_and_another_model_is_an_error(model):
+    tokens = torch.randint(50, (1, 9))
+    plain = logits(model, tokens)
+    accelerate(model)
+    undo = accelerate(model)
     undo()
     undo()  # harmless
+    assert torch.equal(logits(model, tokens), plain)
     with pytest.raises(TypeError, match="no Mamba"):
-        use_fused_scan(torch.nn.Linear(2, 2))
+        accelerate(torch.nn.Linear(2, 2))
