@@ -34,6 +34,8 @@ from scipy.linalg import blas, eigh  # noqa: E402
 
 from unembedding.backend_comparison.matrices import write_unembedding  # noqa: E402
 from unembedding.backends.numpy_backend import NumpyBackend  # noqa: E402
+from unembedding.blas import lesser_kernels  # noqa: E402
+from unembedding.blas import loaded as blas_loaded  # noqa: E402
 from unembedding.covariance import decompose  # noqa: E402
 from unembedding.errors import GeometryError  # noqa: E402
 from unembedding.extraction import UNEMBEDDING  # noqa: E402
@@ -317,6 +319,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     versions = f"NumPy {np.__version__}, Python {sys.version.split()[0]}"
+    kernels = {f"{e['library']}: {e['kernel']}" for e in blas_loaded()}
+    print("Kernels: " + ", ".join(sorted(kernels)))
+    for warning in lesser_kernels(blas_loaded()):
+        print(f"Warning: {warning}")
     print(f"{cpu_model()}, {CORES} cores; {versions}; load {os.getloadavg()[0]:.1f} at the start")
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
