@@ -16,11 +16,11 @@ from unembedding.extraction import UNEMBEDDING
 from unembedding.files import replacing
 from unembedding.records.stages import Decomposition
 from unembedding.stopwatch import Stopwatch
-from unembedding.tensors.files import SAFETENSORS, SHA256, TensorFile, TensorWriter, block_rows
+from unembedding.tensors.files import SAFETENSORS, TensorFile, TensorWriter, block_rows
 
-UNEMBEDDING_SHA256 = "unembedding_sha256"
+UNEMBEDDING_DIGEST = "unembedding_digest"
 """Metadata key of what is computed from γ: the digest of the γ that it was computed from."""
-DECOMPOSITION_SHA256 = "decomposition_sha256"
+DECOMPOSITION_DIGEST = "decomposition_digest"
 """The same of what is computed from a decomposition."""
 
 
@@ -58,9 +58,9 @@ def decompose(
     del covariance
     if not (np.isfinite(eigenvalues).all() and np.isfinite(eigenvectors.sum())):
         raise _no_decomposition(unembedding, dtype)
-    of_gamma = gamma.metadata[SHA256]
+    of_gamma = gamma.digest
     with clock("write"):
-        metadata = {"rows": str(used), UNEMBEDDING_SHA256: of_gamma}
+        metadata = {"rows": str(used), UNEMBEDDING_DIGEST: of_gamma}
         digest = _write(target, mean, eigenvalues, eigenvectors, metadata)
     return Decomposition(used, height, width, precision, of_gamma, digest)
 
@@ -141,4 +141,4 @@ def _write(
         for first in range(0, len(mean), step):
             writer.write(eigenvectors[first : first + step])
         writer.close()
-        return writer.sha256
+        return writer.digest

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from unembedding.backends import Backend
-from unembedding.covariance import DECOMPOSITION_SHA256, UNEMBEDDING_SHA256
+from unembedding.covariance import DECOMPOSITION_DIGEST, UNEMBEDDING_DIGEST
 from unembedding.errors import GeometryError
 from unembedding.extraction import UNEMBEDDING
 from unembedding.files import replacing
 from unembedding.records.stages import Transformation
 from unembedding.spectrum import spectrum
 from unembedding.stopwatch import Stopwatch
-from unembedding.tensors.files import SAFETENSORS, SHA256, TensorFile, TensorWriter, block_rows
+from unembedding.tensors.files import SAFETENSORS, TensorFile, TensorWriter, block_rows
 
 G = "g"
 INVERSE_SQRT = "inverse_sqrt_covariance"
@@ -58,8 +58,8 @@ def transform(
             G: ("F32", (rows, len(mean))),
             INVERSE_SQRT: (SAFETENSORS[dtype.name], inverse_sqrt.shape),
         }
-        of_gamma, of_decomposition = gamma.metadata[SHA256], decomposed.metadata[SHA256]
-        made_from = {UNEMBEDDING_SHA256: of_gamma, DECOMPOSITION_SHA256: of_decomposition}
+        of_gamma, of_decomposition = gamma.digest, decomposed.digest
+        made_from = {UNEMBEDDING_DIGEST: of_gamma, DECOMPOSITION_DIGEST: of_decomposition}
         writer = TensorWriter(file, tensors, {"rows": str(rows), **made_from})
         with clock("write"):
             matrix = inverse_sqrt.astype(np.float32)
@@ -81,7 +81,7 @@ def transform(
             projector = backend.scaled_outer(vectors, kept.astype(np.float64))
         residual = whitening_residual(target, backend, projector)
     mean_of_g = float(np.abs(total).max()) / rows
-    made = (of_gamma, of_decomposition, writer.sha256)
+    made = (of_gamma, of_decomposition, writer.digest)
     return Transformation(rows, found, residual, mean_of_g, *made)
 
 
@@ -111,11 +111,11 @@ def _kept(
 
 
 def _require_made_from(decomposed: TensorFile, gamma: TensorFile) -> None:
-    used, found = decomposed.metadata.get(UNEMBEDDING_SHA256), gamma.metadata[SHA256]
+    used, found = decomposed.metadata.get(UNEMBEDDING_DIGEST), gamma.digest
     if used != found:
         raise GeometryError(
             f"{decomposed.path} was computed from another matrix than {gamma.path}: from the "
-            f"sha256 {used}, not {found}. Delete {decomposed.path} and run again."
+            f"digest {used}, not {found}. Delete {decomposed.path} and run again."
         )
 
 

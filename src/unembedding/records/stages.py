@@ -83,7 +83,7 @@ class Extraction:
     dtype: str
     """safetensors name of the type: F32, F16, BF16, …"""
     shape: list[int]
-    sha256: str
+    digest: str
     verified: bool
     """Whether all bytes were compared with a digest that their origin gives."""
     vocabulary: int | None
@@ -101,8 +101,8 @@ class Decomposition:
     """Rows of the whole matrix."""
     width: int
     precision: str
-    unembedding_sha256: str
-    decomposition_sha256: str
+    unembedding_digest: str
+    decomposition_digest: str
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,9 @@ class Transformation:
     """max |gᵀg / V − I|, or of the projector on the part with full rank."""
     mean_of_g: float
     """max |E[g]|"""
-    unembedding_sha256: str
-    decomposition_sha256: str
-    causal_sha256: str
+    unembedding_digest: str
+    decomposition_digest: str
+    causal_digest: str
 
 
 @dataclass(frozen=True)
