@@ -53,7 +53,18 @@ def stages(results, model, revision, seed=0, rows=None, commit="c" * 40):
     place = results.model(model).revision(revision)
     place.folder.mkdir(parents=True)
     asked = Asked(
-        model, revision, "lab/model", commit, None, None, "float64", rows, "error", None, None
+        model,
+        revision,
+        "lab/model",
+        commit,
+        None,
+        None,
+        "float64",
+        rows,
+        "error",
+        None,
+        None,
+        "estimate",
     )
     gamma = with_spectrum(90, np.geomspace(0.1, 1, 9), seed)
     write_gamma(place.unembedding, gamma)
