@@ -153,6 +153,21 @@ class TensorFile:
         for stored in self._stored_blocks(tensor, tensor.shape[0] if rows is None else rows):
             yield widen(stored, tensor.dtype)
 
+    def rows(self, name: str, indices: Iterable[int]) -> np.ndarray:
+        """Return rows of a matrix (n × d), widened to float32 (or float64), not verified.
+
+        Raises GeometryError where the matrix has no such row.
+        """
+        tensor, chosen = self.tensor(name, 2), np.asarray(list(indices), np.int64)
+        height, width = tensor.shape
+        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < height:
+            raise GeometryError(f"{self.path}: tensor {name!r} has {height} rows, from 0 on.")
+        mapped = np.memmap(self.path, np.uint8, "r")
+        if len(mapped) < tensor.stop:
+            raise GeometryError(f"{self.path} ends in the middle of tensor {name!r}.")
+        stored = mapped[tensor.start : tensor.stop].view(STORAGE[tensor.dtype])
+        return widen(stored.reshape(height, width)[chosen], tensor.dtype)
+
     def verified_blocks(self, name: str, rows: int) -> Iterator[np.ndarray]:
         """Yield the ``blocks`` of a file's only tensor, and check the file against its digests.
 
