@@ -41,10 +41,10 @@ from unembedding.errors import GeometryError  # noqa: E402
 from unembedding.extraction import UNEMBEDDING  # noqa: E402
 from unembedding.files import replacing  # noqa: E402
 from unembedding.machine import cpu_model  # noqa: E402
+from unembedding.stopwatch import Stopwatch  # noqa: E402
 from unembedding.tensors.files import TensorFile  # noqa: E402
 from unembedding.transform import transform  # noqa: E402
 from unembedding.whitening import G  # noqa: E402
-from unembedding.workflow.profiles import Stopwatch  # noqa: E402
 
 CONDITION = 1e5  # as large as trained models have; float32 still tells it from a singular matrix
 
