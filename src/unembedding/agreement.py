@@ -16,7 +16,7 @@ import numpy as np
 
 from unembedding.errors import UserError
 from unembedding.tensors.files import TensorFile
-from unembedding.transform import G
+from unembedding.whitening import G
 
 LEADING = 32  # directions, or a quarter of the width where that is less
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import zlib
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from unembedding.checkpoints.stored_tensor import StoredTensor
 from unembedding.errors import GeometryError, printable
 from unembedding.files import replacing
 from unembedding.records.stages import Extraction
+from unembedding.tensors.digests import ALGORITHMS, CURRENT, named
 from unembedding.tensors.files import TensorFile, TensorWriter
 
 UNEMBEDDING = "unembedding"
@@ -75,7 +75,7 @@ def extract_unembedding(
             writer.write(chunk)
         if choice.twin is not None:
             twin = checkpoint.find(choice.twin)
-            tied = _same_bytes(source, tensor, writer.sha256, twin)
+            tied = _same_bytes(source, tensor, writer.digest, twin)
             if not tied:
                 warnings.append(
                     f"config.json ties the embeddings, yet {tensor.name!r} and {twin.name!r} "
@@ -88,7 +88,7 @@ def extract_unembedding(
         tied=tied,
         dtype=tensor.dtype,
         shape=list(tensor.shape),
-        sha256=writer.sha256,
+        digest=writer.digest,
         verified=verified,
         vocabulary=_vocabulary(checkpoint.config),
         bytes_fetched=source.bytes_fetched,
@@ -155,15 +155,15 @@ def _stream(source: Source, tensor: StoredTensor) -> Iterator[bytes]:
         raise GeometryError(damaged(source.where(tensor.file), f"tensor {tensor.name!r}"))
 
 
-def _same_bytes(source: Source, tensor: StoredTensor, sha256: str, twin: StoredTensor) -> bool:
+def _same_bytes(source: Source, tensor: StoredTensor, written: str, twin: StoredTensor) -> bool:
     if (twin.dtype, twin.shape) != (tensor.dtype, tensor.shape):
         return False
     if (twin.file, twin.start) == (tensor.file, tensor.start):  # one storage under two names
         return True
-    digest = hashlib.sha256()
+    hashed = ALGORITHMS[CURRENT]()
     for chunk in _stream(source, twin):
-        digest.update(chunk)
-    return digest.hexdigest() == sha256
+        hashed.update(chunk)
+    return named(hashed) == written
 
 
 def _vocabulary(config: dict[str, Any]) -> int | None:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from unembedding import blas
+
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 LIMITS = ("memory.max", "memory.limit_in_bytes")  # of cgroups 2 and 1
@@ -114,31 +116,20 @@ def using_threads(threads: int, mem_mb: int | None = None) -> Iterator[dict[str,
     """Hold BLAS and OpenMP to ``threads``, and yield what was asked for beside what was given.
 
     The environment usually says so already; this also holds where it does not, and records the
-    threads that the libraries loaded really use. PyTorch brings a BLAS that is not seen from
-    outside, and is asked itself, if it has been imported by then.
+    threads and kernels that the libraries loaded really use.
     """
-    from threadpoolctl import threadpool_info, threadpool_limits
+    from threadpoolctl import threadpool_limits
 
     torch = sys.modules.get("torch")
 
     with threadpool_limits(threads), _torch_threads(torch, threads):
-        blas = [
-            {
-                "library": Path(pool["filepath"]).name,
-                "version": pool["version"],
-                "threads": pool["num_threads"],
-            }
-            for pool in threadpool_info()
-            if pool["user_api"] == "blas"
-        ]
-        if torch is not None:
-            used = torch.get_num_threads()
-            blas.append({"library": "torch", "version": torch.__version__, "threads": used})
+        libraries, given = blas.loaded(), allotment(threads, mem_mb)
+        given["warnings"] += blas.lesser_kernels(libraries)
         yield {
             "threads": threads,
             "cpus_allowed": cpus_allowed(),
-            "blas": blas,
-            **allotment(threads, mem_mb),
+            "blas": libraries,
+            **given,
         }
 
 

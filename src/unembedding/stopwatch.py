@@ -25,7 +25,7 @@ class Stopwatch:
     def __call__(self, step: str) -> Iterator[None]:
         before = self.steps.get(step, 0.0)
         try:
-            with self._adding(step):
+            with self.adding(step):
                 yield
         finally:
             self._tell(step, self.steps[step] - before)
@@ -34,7 +34,7 @@ class Stopwatch:
         """Yield the items, none of them None; making them is the step."""
         iterator, before = iter(items), self.steps.get(step, 0.0)
         while True:
-            with self._adding(step):
+            with self.adding(step):
                 item = next(iterator, None)
             if item is None:
                 break
@@ -50,7 +50,8 @@ class Stopwatch:
         }
 
     @contextmanager
-    def _adding(self, step: str) -> Iterator[None]:
+    def adding(self, step: str) -> Iterator[None]:
+        """Add to a step without telling."""
         start, counted = time.perf_counter(), sum(self.steps.values())
         try:
             yield

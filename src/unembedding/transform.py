@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 
 from unembedding.backends import Backend
-from unembedding.covariance import DECOMPOSITION_SHA256, UNEMBEDDING_SHA256
+from unembedding.covariance import DECOMPOSITION_DIGEST, UNEMBEDDING_DIGEST
 from unembedding.errors import GeometryError
 from unembedding.extraction import UNEMBEDDING
 from unembedding.files import replacing
 from unembedding.records.stages import Transformation
 from unembedding.spectrum import spectrum
 from unembedding.stopwatch import Stopwatch
-from unembedding.tensors.files import SAFETENSORS, SHA256, TensorFile, TensorWriter, block_rows
+from unembedding.tensors.files import SAFETENSORS, TensorFile, TensorWriter, block_rows
+from unembedding.whitening import G, Probes, whitening_residual
 
-G = "g"
 INVERSE_SQRT = "inverse_sqrt_covariance"
 
 
@@ -30,12 +30,14 @@ def transform(
     backend: Backend,
     on_rank_deficient: str = "error",
     clock: Stopwatch | None = None,
+    residual: str = "estimate",
 ) -> Transformation:
     """Write g (V × d, float32) and C^(−1/2) (d × d) for the rows that were decomposed.
 
     A covariance without full rank raises GeometryError, or with ``pseudo_inverse`` is inverted on
     the r eigenvectors it has, so that gᵀg / V is the projector on them. Returns rank, condition
-    number, effective rank and the whitening residual, which is measured on the file written.
+    number, effective rank and the whitening residual: an ``estimate`` from the blocks of g as they
+    are written, or ``exact``, for which the file is read again (``unembedding.whitening``).
     """
     clock = clock or Stopwatch()
     with clock("verify and read"):
@@ -58,16 +60,18 @@ def transform(
             G: ("F32", (rows, len(mean))),
             INVERSE_SQRT: (SAFETENSORS[dtype.name], inverse_sqrt.shape),
         }
-        of_gamma, of_decomposition = gamma.metadata[SHA256], decomposed.metadata[SHA256]
-        made_from = {UNEMBEDDING_SHA256: of_gamma, DECOMPOSITION_SHA256: of_decomposition}
+        of_gamma, of_decomposition = gamma.digest, decomposed.digest
+        made_from = {UNEMBEDDING_DIGEST: of_gamma, DECOMPOSITION_DIGEST: of_decomposition}
         writer = TensorWriter(file, tensors, {"rows": str(rows), **made_from})
         with clock("write"):
             matrix = inverse_sqrt.astype(np.float32)
             blocks = gamma.verified_blocks(UNEMBEDDING, rows)
-            total = np.zeros(len(mean))
+            probes, total = Probes(len(mean)), np.zeros(len(mean))
             for block in clock.each("transform", backend.products(blocks, mean, matrix)):
                 writer.write(block)
-                total += block.sum(axis=0, dtype=np.float64)
+                with clock.adding("whitening residual"):
+                    probes.add(block)
+                    total += block.sum(axis=0, dtype=np.float64)
             _require_finite(total, unembedding)
             step = block_rows(len(mean))
             for first in range(0, len(mean), step):
@@ -75,14 +79,16 @@ def transform(
             writer.close()
     del inverse_sqrt, matrix
     with clock("whitening residual"):
-        projector = None
+        vectors = None
         if found.rank < len(mean):
-            vectors = decomposed.read("eigenvectors", 2)
-            projector = backend.scaled_outer(vectors, kept.astype(np.float64))
-        residual = whitening_residual(target, backend, projector)
+            vectors = decomposed.read("eigenvectors", 2)[:, kept]
+        exact = residual == "exact"
+        deviation = (
+            whitening_residual(target, backend, vectors) if exact else probes.residual(vectors)
+        )
     mean_of_g = float(np.abs(total).max()) / rows
-    made = (of_gamma, of_decomposition, writer.sha256)
-    return Transformation(rows, found, residual, mean_of_g, *made)
+    made = (of_gamma, of_decomposition, writer.digest)
+    return Transformation(rows, found, deviation, mean_of_g, *made)
 
 
 def _kept(
@@ -111,11 +117,11 @@ def _kept(
 
 
 def _require_made_from(decomposed: TensorFile, gamma: TensorFile) -> None:
-    used, found = decomposed.metadata.get(UNEMBEDDING_SHA256), gamma.metadata[SHA256]
+    used, found = decomposed.metadata.get(UNEMBEDDING_DIGEST), gamma.digest
     if used != found:
         raise GeometryError(
             f"{decomposed.path} was computed from another matrix than {gamma.path}: from the "
-            f"sha256 {used}, not {found}. Delete {decomposed.path} and run again."
+            f"digest {used}, not {found}. Delete {decomposed.path} and run again."
         )
 
 
@@ -144,25 +150,3 @@ def _read_decomposition(
             f"{decomposed.path} holds values that are not finite. Delete it and run again."
         )
     return mean, eigenvalues, eigenvectors
-
-
-def whitening_residual(causal: Path, backend: Backend, projector: np.ndarray | None) -> float:
-    """Return max |gᵀg / V − P| of the g in a file, where P is the identity unless given.
-
-    Products are formed in float32, which measures down to about 5e-7, and summed in float64.
-    """
-    file = TensorFile(causal)
-    rows, width = file.tensor(G, 2).shape
-    moments = backend.host(backend.gram(file.blocks(G), np.zeros(width), np.dtype(np.float32)))
-    worst = 0.0
-    step = block_rows(width)
-    for first in range(0, width, step):
-        stop = min(first + step, width)
-        expected = (
-            np.eye(stop - first, width, first) if projector is None else projector[first:stop]
-        )
-        # Not `max`, for which a number that is no number is never the larger one.
-        worst = float(np.maximum(worst, np.abs(moments[first:stop] / rows - expected).max()))
-    if not np.isfinite(worst):
-        raise GeometryError(f"{causal} holds a g whose products are not finite.")
-    return worst

@@ -26,7 +26,11 @@ VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SITE = f"lib/python{VERSION}/site-packages"
 SUBDIRS = ("linux-64", "noarch")
 # Where conda-forge has another name than PyPI.
-CONDA_NAMES = {"huggingface-hub": "huggingface_hub", "matplotlib": "matplotlib-base"}
+CONDA_NAMES = {
+    "huggingface-hub": "huggingface_hub",
+    "matplotlib": "matplotlib-base",
+    "xxhash": "python-xxhash",
+}
 LEFT_OUT = ("site-packages", "__pycache__", "test", "tests", "idlelib", "tkinter", "ensurepip")
 WITNESS = """
 import atexit, json, os, sys, uuid

@@ -36,6 +36,7 @@ def test_everything_but_the_models_has_a_default():
         "backend": "auto",
         "precision": "float64",
         "on_rank_deficient": "error",
+        "residual": "estimate",
         "download": "tensor",
         "keep_unembedding": True,
     }

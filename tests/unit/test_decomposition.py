@@ -195,3 +195,14 @@ def test_a_constant_column_far_from_zero_has_no_variance(tmp_path):
     write_gamma(tmp_path / "gamma", gamma)
     decompose(tmp_path / "gamma", tmp_path / "d", NumpyBackend(), "float64")
     assert load_file(tmp_path / "d")["eigenvalues"][0] < 1e-15
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_rows_that_drift_give_the_covariance_about_their_common_mean(decomposed, precision):
+    # Tokens are sorted by frequency, so the first rows have another mean than all.
+    gamma = with_spectrum(900, np.geomspace(0.1, 1, 8)) + np.linspace(-9, 9, 900)[:, None]
+    result = decomposed(gamma.astype(np.float32), precision)
+    expected = np.linalg.eigvalsh(np.cov(gamma.T, bias=True))
+    tolerance = 1e-5 if precision == "float64" else 1e-3
+    np.testing.assert_allclose(result["eigenvalues"], expected, rtol=tolerance)
+    np.testing.assert_allclose(result["mean"], gamma.mean(axis=0), atol=1e-6)

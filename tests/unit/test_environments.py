@@ -10,7 +10,12 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = sorted((ROOT / "envs").glob("*.yaml"))
-PYPI_NAMES = {"matplotlib-base": "matplotlib", "pytorch": "torch", "pytorch-cpu": "torch"}
+PYPI_NAMES = {
+    "matplotlib-base": "matplotlib",
+    "python-xxhash": "xxhash",
+    "pytorch": "torch",
+    "pytorch-cpu": "torch",
+}
 NOT_FROM_PIP = {"python", "cuda-version", "cupy", "gxx", "pip"}
 
 

@@ -53,7 +53,18 @@ def stages(results, model, revision, seed=0, rows=None, commit="c" * 40):
     place = results.model(model).revision(revision)
     place.folder.mkdir(parents=True)
     asked = Asked(
-        model, revision, "lab/model", commit, None, None, "float64", rows, "error", None, None
+        model,
+        revision,
+        "lab/model",
+        commit,
+        None,
+        None,
+        "float64",
+        rows,
+        "error",
+        None,
+        None,
+        "estimate",
     )
     gamma = with_spectrum(90, np.geomspace(0.1, 1, 9), seed)
     write_gamma(place.unembedding, gamma)
@@ -68,7 +79,7 @@ def stages(results, model, revision, seed=0, rows=None, commit="c" * 40):
         tied=False,
         dtype="F64",
         shape=[90, 9],
-        sha256=decomposed.unembedding_sha256,
+        digest=decomposed.unembedding_digest,
         verified=False,
         vocabulary=90,
         bytes_fetched=6480,
@@ -273,14 +284,14 @@ def test_what_a_job_of_an_earlier_run_wrote_is_not_described(tmp_path):
 
 def test_stages_of_different_matrices_are_not_described_together(tmp_path):
     asked, (extract, *others) = stages(GeometryResults(tmp_path), "m", "main")
-    other = replace(extract, facts=replace(extract.facts, sha256="0" * 64))
+    other = replace(extract, facts=replace(extract.facts, digest="0" * 64))
     with pytest.raises(UserError, match="m/main are not of the same matrix"):
         describe(asked, other, *others)
 
 
 def test_facts_about_another_decomposition_are_refused(tmp_path):
     asked, (extract, decompose, transform) = stages(GeometryResults(tmp_path), "m", "step1")
-    other = replace(decompose, facts=replace(decompose.facts, decomposition_sha256="c"))
+    other = replace(decompose, facts=replace(decompose.facts, decomposition_digest="c"))
     with pytest.raises(UserError, match=r"decompose.json of m/step1 is about another decompo"):
         describe(asked, extract, other, transform)
 

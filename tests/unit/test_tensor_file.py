@@ -1,5 +1,6 @@
 """safetensors files written in pieces and read in blocks."""
 
+import hashlib
 import io
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from unembedding.errors import UserError
-from unembedding.files import replacing, write_json, write_text
+from unembedding.files import checksum, replacing, write_json, write_text
 from unembedding.tensors.files import TensorFile, TensorWriter
 
 
@@ -159,3 +160,19 @@ def test_a_file_of_tensors_that_is_none_is_named_with_what_to_do(tmp_path, conte
     path.write_bytes(content)
     with pytest.raises(UserError, match=f"^{path} .* Delete it and run again"):
         TensorFile(path)
+
+
+def test_a_file_with_the_sha256_of_version_0_2_still_verifies(tmp_path):
+    values = np.arange(15, dtype=np.float32).reshape(5, 3)
+    metadata = {"sha256": hashlib.sha256(values.tobytes()).hexdigest()}
+    checked = checksum([[["m", "F32", [5, 3]]], metadata])
+    save_file({"m": values}, tmp_path / "f", {**metadata, "checksum": checked})
+    file = TensorFile(tmp_path / "f")
+    file.verify()
+    assert file.digest == f"sha256:{metadata['sha256']}"
+    np.testing.assert_array_equal(next(file.verified_blocks("m", 2)), values[:2])
+    content = bytearray((tmp_path / "f").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "f").write_bytes(content)
+    with pytest.raises(UserError, match="damaged: its bytes have the digest sha256:"):
+        TensorFile(tmp_path / "f").verify()

@@ -16,8 +16,8 @@ with logged_to(snakemake.log[0]):
     from unembedding.machine import using_threads
     from unembedding.results import ConceptRevision
     from unembedding.stopwatch import Stopwatch
-    from unembedding.tensors.files import SHA256, TensorFile
-    from unembedding.transform import G
+    from unembedding.tensors.files import TensorFile
+    from unembedding.whitening import G
     from unembedding.workflow.stage import forget
 
     results = ConceptRevision(Path(snakemake.output.scores).parent)
@@ -30,5 +30,5 @@ with logged_to(snakemake.log[0]):
     print(f"Backend {backend.name} on {backend.device} ({reason})")
     with using_threads(snakemake.threads, snakemake.resources.get("mem_mb")):
         concepts = measure(causal, stored.categories, gram_of(backend), clock)
-    save_concepts(results, stored, causal.metadata[SHA256], concepts)
+    save_concepts(results, stored, causal.digest, concepts)
     print(clock.record())

@@ -26,6 +26,7 @@ with begun("transform", snakemake) as stage:
             backend,
             snakemake.params.asked["on_rank_deficient"],
             stage.clock,
+            snakemake.params.asked["residual"],
         )
     asked = Asked(**stage.with_commit(snakemake.params.checkpoint))
     geometry = describe(

@@ -40,7 +40,7 @@ def compare(
     """
     scratch.mkdir(parents=True, exist_ok=True)
     solvers, absent = solvers_here()
-    with using_threads(threads):
+    with using_threads(threads) as used:
         if checkpoint is None:
             covariances = {size: covariance(size) for size in sizes}
             gammas = {size: scratch / f"{size}.safetensors" for size in sizes}
@@ -65,6 +65,8 @@ def compare(
     content = {
         "machine": machine,
         "threads": threads,
+        "blas": used["blas"],
+        "warnings": used["warnings"],
         "choices": choices,
         "conclusions": {
             **conclusions(eigh, stages, choices),

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from unembedding.backends.numpy_backend import NumpyBackend
-from unembedding.covariance import finite_mean, rows_used
+from unembedding.covariance import mean_and_covariance, rows_used
 from unembedding.extraction import UNEMBEDDING
 from unembedding.files import replacing
+from unembedding.stopwatch import Stopwatch
 from unembedding.tensors.files import TensorFile, TensorWriter
 
 CONDITION = 1e4
@@ -49,6 +50,5 @@ def covariance_of(unembedding: Path, rows: int | None) -> np.ndarray:
     """Return the covariance (d × d, float64) of the first ``rows`` rows of a real γ."""
     gamma = TensorFile(unembedding)
     used = rows_used(gamma.tensor(UNEMBEDDING, 2).shape[0], rows, unembedding)
-    blocks, mean = gamma.blocks(UNEMBEDDING, used), finite_mean(gamma, used)
-    numpy = NumpyBackend()
-    return numpy.host(numpy.gram(blocks, mean, np.dtype(np.float64))) / used
+    numpy, dtype = NumpyBackend(), np.dtype(np.float64)
+    return numpy.host(mean_and_covariance(gamma, used, numpy, dtype, Stopwatch())[1])

@@ -14,7 +14,7 @@ from unembedding.concepts.scores import SCORES, score
 from unembedding.errors import UserError
 from unembedding.stopwatch import Stopwatch
 from unembedding.tensors.files import TensorFile
-from unembedding.transform import G
+from unembedding.whitening import G
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from unembedding.concepts.summary import Scored
 from unembedding.plot_style import over_training, save, shown
 from unembedding.records.serialization import read_table
 from unembedding.tensors.files import TensorFile
-from unembedding.transform import G
+from unembedding.whitening import G
 
 CHOSEN = 6  # synsets whose projections are drawn
 PLANES = 4  # pairs of a synset and one below it

@@ -29,7 +29,7 @@ DIRECTIONS = {"directions": "all", "directions_train": "train"}
 SYNSETS = ("id", "name", "pos", "depth", "members")
 SETTINGS = "settings"
 # What directions.safetensors was made of, and the digest of the table that was written with it.
-CATEGORIES, CAUSAL, TABLE = "categories", "causal_sha256", "scores"
+CATEGORIES, CAUSAL, TABLE = "categories", "causal_digest", "scores"
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> str:
@@ -114,11 +114,11 @@ def load_categories(results: ConceptModel) -> StoredCategories:
 
 
 def save_concepts(
-    results: ConceptRevision, stored: StoredCategories, causal_sha256: str, concepts: Concepts
+    results: ConceptRevision, stored: StoredCategories, causal_digest: str, concepts: Concepts
 ) -> None:
     """Write matrices.safetensors, scores.csv and directions.safetensors, which names the others."""
     scores = _scores_table(stored.categories, concepts.scores, concepts.nulls)
-    made_of = {CATEGORIES: stored.checksum, CAUSAL: causal_sha256}
+    made_of = {CATEGORIES: stored.checksum, CAUSAL: causal_digest}
     save_arrays(results.matrices, vars(concepts.matrices), made_of)
     write_text(results.scores, scores)
     arrays = {}

@@ -13,7 +13,7 @@ from unembedding.concepts.neighbours import nearest
 from unembedding.concepts.scores import project
 from unembedding.concepts.vocabulary import Vocabulary
 from unembedding.tensors.files import TensorFile
-from unembedding.transform import G
+from unembedding.whitening import G
 
 MOST_WORDS = (
     12_000  # whose neighbours are kept: those with the smallest ids, the most frequent ones

@@ -24,7 +24,7 @@ class Unembedding:
     file: str
     tied: bool
     dtype: str
-    sha256: str
+    digest: str
     verified: bool
 
 
@@ -50,8 +50,8 @@ class Geometry:
     reproducibility: float | None
     """How far g may differ between machines and numbers of threads, about."""
     precision: str
-    decomposition_sha256: str
-    causal_sha256: str
+    decomposition_digest: str
+    causal_digest: str
     backend: str
     device: str
     backend_reason: str
@@ -83,12 +83,12 @@ def describe(
     runs = {"extract": extract.run, "decompose": decompose.run, "transform": transform.run}
     name = f"{asked.model}/{asked.revision}"
     found, used, facts = extract.facts, decompose.facts, transform.facts
-    if {used.unembedding_sha256, facts.unembedding_sha256} != {found.sha256}:
+    if {used.unembedding_digest, facts.unembedding_digest} != {found.digest}:
         raise GeometryError(
-            f"The stages of {name} are not of the same matrix: {found.sha256} was fetched, and "
-            f"{used.unembedding_sha256} and {facts.unembedding_sha256} were used. {REDO}"
+            f"The stages of {name} are not of the same matrix: {found.digest} was fetched, and "
+            f"{used.unembedding_digest} and {facts.unembedding_digest} were used. {REDO}"
         )
-    if used.decomposition_sha256 != facts.decomposition_sha256:
+    if used.decomposition_digest != facts.decomposition_digest:
         raise GeometryError(
             f"profiles/decompose.json of {name} is about another decomposition than the one there. "
             f"{REDO}"
@@ -102,7 +102,7 @@ def describe(
         commit=found.commit,
         training=parse_progress(found.revision, asked.step),
         unembedding=Unembedding(
-            found.tensor, found.file, found.tied, found.dtype, found.sha256, found.verified
+            found.tensor, found.file, found.tied, found.dtype, found.digest, found.verified
         ),
         rows=facts.rows,
         matrix_rows=used.height,
@@ -113,8 +113,8 @@ def describe(
         mean_of_g=facts.mean_of_g,
         reproducibility=reproducibility(facts.spectrum.condition_number, used.precision),
         precision=used.precision,
-        decomposition_sha256=facts.decomposition_sha256,
-        causal_sha256=facts.causal_sha256,
+        decomposition_digest=facts.decomposition_digest,
+        causal_digest=facts.causal_digest,
         backend=compute.backend,
         device=compute.device,
         backend_reason=compute.reason,
@@ -203,14 +203,14 @@ def require_described(geometry: Geometry, what: str, path: Path) -> None:
     Such as one by a job that went on after its driver had been killed, beside a run that was
     started meanwhile.
     """
-    from unembedding.tensors.files import SHA256, TensorFile  # NumPy: the rest needs none
+    from unembedding.tensors.files import TensorFile  # NumPy: the rest needs none
 
     described = {
-        "unembedding": geometry.unembedding.sha256,
-        "decomposition": geometry.decomposition_sha256,
-        "causal": geometry.causal_sha256,
+        "unembedding": geometry.unembedding.digest,
+        "decomposition": geometry.decomposition_digest,
+        "causal": geometry.causal_digest,
     }
-    if path.exists() and TensorFile(path).metadata.get(SHA256) != described[what]:
+    if path.exists() and TensorFile(path).digest != described[what]:
         raise GeometryError(
             f"{path} is not what {geometry.name} was described from (geometry.json). {REDO}"
         )

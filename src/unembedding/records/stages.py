@@ -28,6 +28,8 @@ class Asked:
     """Regular expression that finds the training step in the revision's name."""
     subfolder: str | None
     """Where in the repository the checkpoint is."""
+    residual: str
+    """Whether the whitening residual is an ``estimate`` or ``exact``."""
 
     def of(self, stage: str) -> dict[str, Any]:
         """Return what is asked of one stage."""
@@ -37,7 +39,7 @@ class Asked:
 ASKED_OF = {
     "extract": ("model", "revision", "repo", "commit", "subfolder", "tensor", "state"),
     "decompose": ("precision", "rows"),
-    "transform": ("on_rank_deficient", "step"),
+    "transform": ("on_rank_deficient", "step", "residual"),
 }
 
 
@@ -83,7 +85,7 @@ class Extraction:
     dtype: str
     """safetensors name of the type: F32, F16, BF16, …"""
     shape: list[int]
-    sha256: str
+    digest: str
     verified: bool
     """Whether all bytes were compared with a digest that their origin gives."""
     vocabulary: int | None
@@ -101,8 +103,8 @@ class Decomposition:
     """Rows of the whole matrix."""
     width: int
     precision: str
-    unembedding_sha256: str
-    decomposition_sha256: str
+    unembedding_digest: str
+    decomposition_digest: str
 
 
 @dataclass(frozen=True)
@@ -121,12 +123,12 @@ class Transformation:
     rows: int
     spectrum: Spectrum
     whitening_residual: float
-    """max |gᵀg / V − I|, or of the projector on the part with full rank."""
+    """The largest row norm of gᵀg / V − P (``unembedding.whitening``)."""
     mean_of_g: float
     """max |E[g]|"""
-    unembedding_sha256: str
-    decomposition_sha256: str
-    causal_sha256: str
+    unembedding_digest: str
+    decomposition_digest: str
+    causal_digest: str
 
 
 @dataclass(frozen=True)

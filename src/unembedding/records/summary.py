@@ -77,7 +77,7 @@ def identical(geometries: Sequence[Geometry]) -> list[list[int]]:
     groups: dict[tuple[object, ...], list[int]] = {}
     for position, geometry in enumerate(geometries):
         gamma = geometry.unembedding
-        key = (gamma.sha256, gamma.dtype, geometry.matrix_rows, geometry.width)
+        key = (gamma.digest, gamma.dtype, geometry.matrix_rows, geometry.width)
         groups.setdefault(key, []).append(position)
     return list(groups.values())
 

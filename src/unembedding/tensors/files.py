@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,14 +17,22 @@ from unembedding.checkpoints.sources import LocalFile
 from unembedding.checkpoints.stored_tensor import StoredTensor
 from unembedding.errors import GeometryError
 from unembedding.files import CHECKSUM, checksum
+from unembedding.tensors.digests import (
+    ALGORITHMS,
+    CURRENT,
+    DIGEST,
+    LENGTH,
+    Hash,
+    algorithm_of,
+    named,
+    written,
+)
 
 ROOM_FOR_METADATA = 128  # bytes, for what is known only when all is written
 # Of a block of rows, as float64: enough for BLAS's full speed. From 64 MB on malloc gives a float32
 # block back to the system each time, and the pages of the next one cost more than reading it.
 BLOCK_BYTES = 48 * 2**20
 SAFETENSORS = {"float64": "F64", "float32": "F32"}
-SHA256 = "sha256"
-"""Metadata key: the digest of all tensor bytes of the file, checked when it is read."""
 
 
 class Beside:
@@ -64,22 +71,22 @@ class TensorWriter:
         self.written = self.expected = 0
         self.entries: dict[str, object] = {}
         self.tensors = dict(tensors)
-        self.digest, self.beside = hashlib.sha256(), Beside()
+        self.hashed, self.beside = ALGORITHMS[CURRENT](), Beside()
         for name, (dtype, shape) in tensors.items():
             stop = self.expected + math.prod(shape) * STORAGE[dtype].itemsize
             offsets = [self.expected, stop]
             self.entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": offsets}
             self.expected = stop
         # The header comes first in the file and is known last, so its place is kept free.
-        room = len(self._header({SHA256: "0" * 64, CHECKSUM: "0" * 64})) + ROOM_FOR_METADATA
+        room = len(self._header({DIGEST: "0" * LENGTH, CHECKSUM: "0" * 64})) + ROOM_FOR_METADATA
         self.header_size = room + -room % 8
         file.write(b"\0" * (8 + self.header_size))
 
     @property
-    def sha256(self) -> str:
+    def digest(self) -> str:
         """The digest of what has been written so far."""
         self.beside.wait()
-        return self.digest.hexdigest()
+        return named(self.hashed)
 
     def write(self, data: bytes | np.ndarray) -> None:
         """Append bytes, or an array's elements in row-major order.
@@ -93,13 +100,13 @@ class TensorWriter:
 
     def _append(self, view: memoryview) -> None:
         self.file.write(view)
-        self.digest.update(view)
+        self.hashed.update(view)
 
     def close(self, metadata: Mapping[str, str] | None = None) -> None:
         """Write the header, with the digest and what else is known only now."""
         if self.written != self.expected:
             raise RuntimeError(f"{self.written} bytes were written of {self.expected}")
-        late = {**(metadata or {}), SHA256: self.sha256}
+        late = {**(metadata or {}), DIGEST: self.digest}
         described = [(name, *tensor) for name, tensor in self.tensors.items()]
         header = self._header({**late, CHECKSUM: _of_header(described, {**self.metadata, **late})})
         self.file.seek(0)
@@ -146,6 +153,21 @@ class TensorFile:
         for stored in self._stored_blocks(tensor, tensor.shape[0] if rows is None else rows):
             yield widen(stored, tensor.dtype)
 
+    def rows(self, name: str, indices: Iterable[int]) -> np.ndarray:
+        """Return rows of a matrix (n × d), widened to float32 (or float64), not verified.
+
+        Raises GeometryError where the matrix has no such row.
+        """
+        tensor, chosen = self.tensor(name, 2), np.asarray(list(indices), np.int64)
+        height, width = tensor.shape
+        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < height:
+            raise GeometryError(f"{self.path}: tensor {name!r} has {height} rows, from 0 on.")
+        mapped = np.memmap(self.path, np.uint8, "r")
+        if len(mapped) < tensor.stop:
+            raise GeometryError(f"{self.path} ends in the middle of tensor {name!r}.")
+        stored = mapped[tensor.start : tensor.stop].view(STORAGE[tensor.dtype])
+        return widen(stored.reshape(height, width)[chosen], tensor.dtype)
+
     def verified_blocks(self, name: str, rows: int) -> Iterator[np.ndarray]:
         """Yield the ``blocks`` of a file's only tensor, and check the file against its digests.
 
@@ -153,12 +175,12 @@ class TensorFile:
         one where the bytes are: do not keep what was made of them.
         """
         self.verify_header()
-        tensor, digest, beside = self.tensor(name, 2), hashlib.sha256(), Beside()
+        tensor, hashed, beside = self.tensor(name, 2), self._hash(), Beside()
         for stored in self._stored_blocks(tensor, rows):
-            beside.run(digest.update, stored)
+            beside.run(hashed.update, stored)
             yield widen(stored, tensor.dtype)
         beside.wait()
-        self._verify_data(digest, tensor.start + tensor.nbytes // tensor.shape[0] * rows)
+        self._verify_data(hashed, tensor.start + tensor.nbytes // tensor.shape[0] * rows)
 
     def _stored_blocks(self, tensor: StoredTensor, rows: int) -> Iterator[np.ndarray]:
         width = tensor.shape[1]
@@ -180,7 +202,7 @@ class TensorFile:
         """Check the file's bytes against its own digests; raise GeometryError where they differ."""
         self.verify_header()
         start = min((t.start for t in self.tensors.values()), default=0)
-        self._verify_data(hashlib.sha256(), start)
+        self._verify_data(self._hash(), start)
 
     def verify_header(self) -> None:
         """Check shapes and metadata against the header's checksum; raise GeometryError."""
@@ -193,17 +215,25 @@ class TensorFile:
                 "Delete it and run again."
             )
 
-    def _verify_data(self, digest: hashlib._Hash, start: int) -> None:
-        """Check the bytes of all tensors, of which ``digest`` holds those before ``start``."""
-        expected = self.metadata.get(SHA256)
+    @property
+    def digest(self) -> str:
+        """The digest of the data that stands in the header, with the name of its algorithm."""
+        return written(self.metadata)
+
+    def _hash(self) -> Hash:
+        return ALGORITHMS[algorithm_of(self.digest)]()
+
+    def _verify_data(self, hashed: Hash, start: int) -> None:
+        """Check the bytes of all tensors, of which ``hashed`` holds those before ``start``."""
         with self.path.open("rb") as file:
             file.seek(start)
             while chunk := file.read(2**20):
-                digest.update(chunk)
-        if digest.hexdigest() != expected:
+                hashed.update(chunk)
+        found = named(hashed, algorithm_of(self.digest))
+        if found != self.digest:
             raise GeometryError(
-                f"{self.path} is damaged: its bytes have the sha256 {digest.hexdigest()}, and "
-                f"{expected} was written. Delete it and run again."
+                f"{self.path} is damaged: its bytes have the digest {found}, and {self.digest} was "
+                "written. Delete it and run again."
             )
 
 

@@ -282,6 +282,7 @@ class Config(Section):
     backend: BackendName = "auto"
     precision: Literal["float64", "float32"] = "float64"
     on_rank_deficient: Literal["error", "pseudo_inverse"] = "error"
+    residual: Literal["estimate", "exact"] = "estimate"
     download: Literal["tensor", "checkpoint"] = "tensor"
     keep_unembedding: Annotated[StrictBool, Read] = True
     mamba: Mamba = Mamba()

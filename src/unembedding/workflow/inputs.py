@@ -99,6 +99,7 @@ def asked(config: Config, model: str, revision: str, commit: str | None) -> Aske
         on_rank_deficient=config.on_rank_deficient,
         step=section.step,
         subfolder=section.subfolder,
+        residual=config.residual,
     )
 
 

@@ -77,7 +77,7 @@ def test_directions_come_back_as_float32_and_name_what_they_are_of(stored):
         expected = concepts.directions[subset]
         np.testing.assert_array_equal(found[subset].vectors, expected.vectors.astype(np.float32))
         np.testing.assert_array_equal(found[subset].shrinkage, expected.shrinkage)
-    assert made_of["causal_sha256"] == "f00d"
+    assert made_of["causal_digest"] == "f00d"
     assert made_of["categories"] == load_categories(model).checksum
 
 
