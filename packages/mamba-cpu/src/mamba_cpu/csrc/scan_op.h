@@ -1,4 +1,5 @@
 // The scan as a torch.library operator: threads as torch is told.
+#pragma once
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -242,7 +243,7 @@ auto backward_operator() {
     return found;
 }
 
-struct Differentiable : torch::autograd::Function<Differentiable> {
+struct DifferentiableScan : torch::autograd::Function<DifferentiableScan> {
     static variable_list forward(AutogradContext* context, const Tensor& u, const Tensor& delta,
                                  const Tensor& A, const Tensor& B, const Tensor& C, const MaybeTensor& D,
                                  const MaybeTensor& z, const MaybeTensor& bias, bool softplus,
@@ -276,7 +277,7 @@ std::tuple<Tensor, Tensor> scan_autograd(const Tensor& u, const Tensor& delta, c
                                          const Tensor& B, const Tensor& C, const MaybeTensor& D,
                                          const MaybeTensor& z, const MaybeTensor& bias, bool softplus,
                                          const MaybeTensor& initial) {
-    const auto results = Differentiable::apply(u, delta, A, B, C, D, z, bias, softplus, initial);
+    const auto results = DifferentiableScan::apply(u, delta, A, B, C, D, z, bias, softplus, initial);
     return {results[0], results[1]};
 }
 

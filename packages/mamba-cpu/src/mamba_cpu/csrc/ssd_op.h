@@ -1,4 +1,5 @@
 // Mamba-2's scan as a torch.library operator; its gradient is composed in Python (ops/ssd.py).
+#pragma once
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>

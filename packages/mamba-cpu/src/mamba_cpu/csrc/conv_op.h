@@ -1,4 +1,5 @@
 // The causal convolution as a torch.library operator.
+#pragma once
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/stack.h>
@@ -41,7 +42,7 @@ auto conv_operator() {
 
 // With p the convolution before SiLU: dx is p's gradient convolved backwards in time, and dweight[k]
 // its product with x, k times apart.
-struct Differentiable : torch::autograd::Function<Differentiable> {
+struct DifferentiableConv : torch::autograd::Function<DifferentiableConv> {
     static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
                           const MaybeTensor& bias, bool silu) {
         at::AutoDispatchBelowADInplaceOrView below;
@@ -75,7 +76,7 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
 };
 
 Tensor conv_autograd(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, bool silu) {
-    return Differentiable::apply(x, weight, bias, silu);
+    return DifferentiableConv::apply(x, weight, bias, silu);
 }
 
 }  // namespace
