@@ -6,6 +6,7 @@ failed before any stage began, they are replaced here if something of them is no
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,11 @@ def salvage(
         scored = _summarize_concepts(present, settings, whole)
     except UserError as error:
         return [f"What is finished could not be summarized. {error}"]
+    # Older than what they are of, so that the next run makes them again without any record of it.
+    before = min((path.stat().st_mtime for path, _ in present), default=1) - 1
     for file in (*made, *scored, *plotted):
         mark(file)
+        os.utime(file, (before, before))
     reasons = {f"{m}/{revision}": _reason(logs / m / revision, since) for m, revision in absent}
     for model in config.models:
         pinned = results.model(model).pinned

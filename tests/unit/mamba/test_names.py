@@ -24,8 +24,13 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def provided(kernel):
+def provided(kernel, monkeypatch):
+    """The names, for one test: other tests look at transformers without them."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
     assert mamba_cpu.provide() == ["mamba_ssm", "causal_conv1d"]
+    yield
+    for name in [n for n in sys.modules if n.partition(".")[0] in ("mamba_ssm", "causal_conv1d")]:
+        del sys.modules[name]
 
 
 def python(cache, *arguments, **more):
