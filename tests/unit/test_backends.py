@@ -194,7 +194,7 @@ def test_a_gpu_is_sent_no_more_than_a_block_at_once(monkeypatch, tmp_path):
     transform(source, tmp_path / "decomposition", tmp_path / "causal", CupyBackend())
     blocks = [shape for shape in cupy.sent if len(shape) == 2 and shape != (12, 12)]
     assert set(blocks) == {(50, 12), (30, 12)}
-    assert len(blocks) == 3 * 7  # the covariance, g, and the residual
+    assert len(blocks) == 2 * 7  # the covariance, and g
 
 
 @pytest.mark.parametrize(
