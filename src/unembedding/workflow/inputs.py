@@ -158,7 +158,17 @@ def _difference(made: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
 def _made_with(path: Path) -> dict[str, Any] | None:
     """Return what a geometry.json was made with, None where there is none that can be read."""
     try:
-        return vars(read_record(path, Geometry).asked) if path.is_file() else None
+        state = path.stat()
+    except OSError:
+        return None
+    return _asked_in(path, state.st_mtime_ns, state.st_size)
+
+
+@cache
+def _asked_in(path: Path, *_state: int) -> dict[str, Any] | None:
+    """Read a file once for all the rules that gather it."""
+    try:
+        return vars(read_record(path, Geometry).asked)
     except UserError:
         return None  # the job that gathers it says what is wrong
 
