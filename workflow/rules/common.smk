@@ -147,9 +147,9 @@ def every_revision(wildcards, resolved=True):
     ]
 
 
-def shown_revisions(wildcards):
+def shown_revisions(wildcards, resolved=True):
     """Return (model, folder of the revision) of the checkpoints whose tokens are explored."""
-    found = every_revision(wildcards)
+    found = every_revision(wildcards, resolved)
     of = {model: [unquote(name) for m, name in found if m == model] for model, _ in found}
     picked = {m: inputs.shown(CONFIG.models[m], names) for m, names in of.items()}
     return [(model, folder_name(name)) for model, names in picked.items() for name in names]
@@ -223,7 +223,10 @@ def mark_as_incomplete(path):
 @plainly
 def width(wildcards):
     """Return the width of a revision's matrix, or of the model's last, as far as it is known."""
-    revision = wildcards.get("revision") or shown_revisions(wildcards)[-1][1]
+    shown = [wildcards.get("revision"), *(name for _, name in shown_revisions(wildcards, False))]
+    revision = shown[0] or shown[-1]
+    if revision is None:
+        return sizing.DEFAULT_WIDTH
     folder = results_of(wildcards.model).folder / revision
     return inputs.width(model_of(wildcards), unquote(revision), folder)
 

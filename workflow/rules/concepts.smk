@@ -131,7 +131,7 @@ rule compare_checkpoints:
         mem_mb=memory,
         runtime=minutes,
     params:
-        revisions=lambda wildcards: [name for _, name in shown_revisions(wildcards)],
+        revisions=lambda wildcards: [name for _, name in shown_revisions(wildcards, False)],
         code=code_digest("compare_checkpoints.py"),
     script:
         "../scripts/compare_checkpoints.py"
