@@ -11,6 +11,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 # What envs/geometry.yaml and envs/plots.yaml name; pip brings what these require.
 PACKAGES = ["numpy", "scipy", "matplotlib", "huggingface_hub", "threadpoolctl", "tqdm", "pip"]
+PACKAGES += ["safetensors", "xxhash"]
 
 
 @pytest.fixture(scope="session")
