@@ -223,10 +223,12 @@ def mark_as_incomplete(path):
 @plainly
 def width(wildcards):
     """Return the width of a revision's matrix, or of the model's last, as far as it is known."""
-    shown = [wildcards.get("revision"), *(name for _, name in shown_revisions(wildcards, False))]
-    revision = shown[0] or shown[-1]
+    revision = wildcards.get("revision")
     if revision is None:
-        return sizing.DEFAULT_WIDTH
+        shown = shown_revisions(wildcards, resolved=False)
+        if not shown:
+            return sizing.DEFAULT_WIDTH
+        revision = shown[-1][1]
     folder = results_of(wildcards.model).folder / revision
     return inputs.width(model_of(wildcards), unquote(revision), folder)
 
