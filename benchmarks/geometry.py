@@ -283,7 +283,8 @@ if sys.argv[1] == "-":
 else:
     source = open_source(None, "lab/model", "main", sys.argv[1], "tensor")
 opened = time.perf_counter()
-extract_unembedding(source, Path({str(folder / "gamma.safetensors")!r}), {{}})
+made_of = {{"repo": "lab/model", "revision": "main", "commit": sys.argv[1]}}
+extract_unembedding(source, Path({str(folder / "gamma.safetensors")!r}), made_of)
 print(opened - started, "torch" in sys.modules, "transformers" in sys.modules)
 """
     print("\n### Extraction from a checkpoint of one file\n")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,19 @@ def loaded() -> list[dict[str, Any]]:
         used = {"threads": torch.get_num_threads(), "kernel": capability}
         found.append({"library": "torch", "version": torch.__version__, **used})
     return found
+
+
+@contextmanager
+def one_thread_each() -> Iterator[Executor]:
+    """Yield a pool of as many threads as BLAS has, and hold it to one in each of them.
+
+    For many small problems, of which BLAS would divide each.
+    """
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    pools = (pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+    with ThreadPoolExecutor(max(pools, default=1)) as executor, threadpool_limits(1, "blas"):
+        yield executor
 
 
 def lesser_kernels(libraries: Iterable[Mapping[str, Any]]) -> list[str]:

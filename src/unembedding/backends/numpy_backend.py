@@ -33,7 +33,7 @@ class NumpyBackend:
     ) -> np.ndarray:
         require_lapack(len(shift))  # before the work of which nothing could come
         total = np.zeros((len(shift), len(shift)), order="F")
-        part = total if precision == np.float64 else total.astype(precision)
+        part = total if precision == np.float64 else np.zeros(total.shape, precision, order="F")
         for centered in _centered(blocks, shift, precision):
             if part is total:
                 blas.dsyrk(1.0, centered.T, beta=1.0, c=total, overwrite_c=True)
@@ -86,7 +86,11 @@ def _centered(
 ) -> Iterator[np.ndarray]:
     """Yield x − shift, subtracted in float64, in one buffer that the next block reuses."""
     buffer = np.empty((0, len(shift)), dtype)
+    shifted = shift.any()
     for block in blocks:
+        if not shifted and block.dtype == dtype:
+            yield block
+            continue
         if len(buffer) < len(block):
             buffer = np.empty(block.shape, dtype)
         yield np.subtract(block, shift, out=buffer[: len(block)], casting="same_kind")

@@ -16,18 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from unembedding.backends import Backend
+from unembedding.blas import one_thread_each
 from unembedding.concepts.categories import Categories
 
 Gram = Callable[[np.ndarray], np.ndarray]
 """Returns A Aᵀ of a matrix A, float64: nearly all of the work, and so what a GPU would do."""
 
 SUBSETS = ("all", "train", "half0", "half1")
-BLOCK = 2048  # columns of a product that is formed in float32 and summed in float64
+BLOCK = 4096  # columns of a product that is formed in float32 and summed in float64
 
 
 def gram_float64(matrix: np.ndarray) -> np.ndarray:
@@ -77,22 +80,21 @@ def find_directions(
     vectors = np.empty((len(SUBSETS), len(categories), width))
     shrinkage = np.empty((len(SUBSETS), len(categories)))
     large = np.flatnonzero(categories.sizes > width).tolist()
-    for synset in large:
-        rows, subsets = g[categories.places(synset)], subsets_of(categories, synset)
-        for i, found in enumerate(_of_large(rows, subsets, gram)):
-            vectors[i, synset], shrinkage[i, synset] = found
+    for synset, solved in _of_large(g, categories, large, gram):
+        for i, (vector, δ) in enumerate(solved):
+            vectors[i, synset], shrinkage[i, synset] = vector, δ
     for cover, group in _covers(categories, large):
         covered = categories.places(cover)
-        products = _products(g[covered], gram)
-        for synset in group:
-            places = categories.places(synset)
-            within = np.searchsorted(covered, places)
-            block = products[np.ix_(within, within)]
-            weights = np.zeros((len(SUBSETS), len(places)))
-            for i, chosen in enumerate(subsets_of(categories, synset)):
-                part = block[np.ix_(chosen, chosen)]
-                weights[i, chosen], shrinkage[i, synset] = combine(part, width)
-            vectors[:, synset] = weights @ g[places]
+        rows = g[covered]
+        products = _products(rows, gram)
+        weights = np.zeros((len(SUBSETS), len(group), len(covered)))
+        members = [np.searchsorted(covered, categories.places(synset)) for synset in group]
+        subsets = [subsets_of(categories, synset) for synset in group]
+        with one_thread_each() as pool:
+            found = pool.map(_weigh, repeat(products), members, subsets, repeat(width))
+            for place, (within, each) in enumerate(zip(members, found, strict=True)):
+                weights[:, place, within], shrinkage[:, group[place]] = each
+        vectors[:, group] = weights @ rows
     vectors[np.isnan(shrinkage)] = np.nan
     return {name: Directions(vectors[i], shrinkage[i]) for i, name in enumerate(SUBSETS)}
 
@@ -102,6 +104,19 @@ def subsets_of(categories: Categories, synset: int) -> list[np.ndarray]:
     members = categories.of(synset)
     held_out, half = categories.held_out[members], categories.half[members]
     return [np.ones(len(half), bool), ~held_out, half == 0, half == 1]
+
+
+def _weigh(
+    products: np.ndarray, within: np.ndarray, subsets: Sequence[np.ndarray], width: int
+) -> tuple[np.ndarray, list[float]]:
+    """Return weights (subsets × n) and δ of one synset, from products of more rows than its own."""
+    block = products[np.ix_(within, within)]
+    weights, shrinkage = np.zeros((len(subsets), len(within))), []
+    for i, chosen in enumerate(subsets):
+        part = block if chosen.all() else block[np.ix_(chosen, chosen)]
+        weights[i, chosen], δ = combine(part, width)
+        shrinkage.append(δ)
+    return weights, shrinkage
 
 
 def combine(products: np.ndarray, width: int) -> tuple[np.ndarray, float]:
@@ -143,53 +158,79 @@ def _products(rows: np.ndarray, gram: Gram) -> np.ndarray:
 
     The rows are centred for ``gram``, and what that takes from the products is given back.
     """
-    centre = rows.mean(axis=0, dtype=np.float64)
-    with_centre = rows @ centre
-    products = gram((rows - centre).astype(rows.dtype, copy=False))
+    centre = rows.mean(axis=0, dtype=np.float64).astype(rows.dtype)
+    centred = rows - centre
+    with_centre = (centred @ centre).astype(np.float64)
+    products = gram(centred)
     products += with_centre[:, None]
-    products += with_centre - centre @ centre
+    products += with_centre + np.square(centre, dtype=np.float64).sum()
     return products
 
 
 def _of_large(
-    rows: np.ndarray, subsets: Sequence[np.ndarray], gram: Gram
-) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield ℓ and δ of each of ``SUBSETS`` of more rows than their width."""
-    _, train, first, second = subsets
-    centre = rows.mean(axis=0, dtype=np.float64)
-    centred = (rows - centre).astype(rows.dtype, copy=False)
-    of_first, of_second = gram(centred[first].T), gram(centred[second].T)
-    yield _from_moment(centred, centre, of_first + of_second)
-    of_train = of_first + of_second
-    of_train -= gram(centred[~train].T)
-    yield _from_moment(centred[train], centre, of_train)
-    yield _from_moment(centred[first], centre, of_first)
-    yield _from_moment(centred[second], centre, of_second)
+    g: np.ndarray, categories: Categories, large: Sequence[int], gram: Gram
+) -> Iterator[tuple[int, list[tuple[np.ndarray, float]]]]:
+    """Yield synsets with more members than the width, with ℓ and δ of each of ``SUBSETS``.
+
+    The halves are the same in all synsets, so a synset's moments begin with those of the largest
+    one below it.
+    """
+    centre = g.mean(axis=0, dtype=np.float64).astype(g.dtype)
+    below: dict[int, int] = {
+        above: synset
+        for above, synset in sorted(categories.edges.tolist(), key=lambda e: categories.sizes[e[1]])
+        if synset in large
+    }
+    moments: dict[int | None, list[np.ndarray]] = {}
+    for synset in sorted(large, key=lambda s: -categories.depth[s]):
+        places = categories.places(synset)
+        rows = g[places] - centre
+        squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+        subsets = subsets_of(categories, synset)
+        _, train, first, second = subsets
+        nested = below.pop(synset, None)
+        added = np.ones(len(places), bool)
+        if nested is not None:
+            added = ~np.isin(places, categories.places(nested))
+        halves = [gram(rows[half & added].T) for half in (first, second)]
+        for moment, part in zip(halves, moments.get(nested, ()), strict=False):
+            moment += part
+        moments = {s: m for s, m in moments.items() if s in below.values()}
+        if synset in below.values():
+            moments[synset] = halves
+        whole = halves[0] + halves[1]
+        of_train = whole - gram(rows[~train].T)
+        solve = partial(_from_moment, rows, squares, centre)
+        with one_thread_each() as pool:
+            yield synset, list(pool.map(solve, subsets, (whole, of_train, *halves)))
 
 
 def _from_moment(
-    rows: np.ndarray, centre: np.ndarray, moment: np.ndarray
+    rows: np.ndarray,
+    squares: np.ndarray,
+    centre: np.ndarray,
+    chosen: np.ndarray,
+    moment: np.ndarray,
 ) -> tuple[np.ndarray, float]:
-    """Return ℓ and δ of rows r + centre from M = Σ rrᵀ, which is overwritten."""
+    """Return ℓ and δ of chosen rows r + centre from ‖r‖² and M = Σ rrᵀ."""
+    rows, squares = rows[chosen], squares[chosen]
     n, width = rows.shape
     if n == 0:
         return np.full(width, np.nan), np.nan
     shift = rows.mean(axis=0, dtype=np.float64)  # S = M / n − ssᵀ, which is not formed
     square = np.vdot(entries := moment.ravel(order="K"), entries)
     norm = square / n**2 - 2 * shift @ (moment @ shift) / n + (shift @ shift) ** 2
-    shrinkage, scale = shrink(_squares(rows, shift), norm, width)
+    with_shift = rows @ shift.astype(rows.dtype)
+    shrinkage, scale = shrink(squares - 2 * with_shift + shift @ shift, norm, width)
     mean = direction = centre + shift
     if 0 < shrinkage < 1 and scale > 0:
+        diagonal = moment.diagonal().copy()
         moment.flat[:: width + 1] += n * shrinkage * scale / (1 - shrinkage)
         of_mean, of_shift = _solve(moment, np.stack([mean, shift], axis=1)).T
+        moment.flat[:: width + 1] = diagonal
         # The inverse of a difference of rank one (Sherman & Morrison 1950).
         direction = of_mean + of_shift * (n * shift @ of_mean / (1 - n * shift @ of_shift))
     return _rescaled(direction, mean @ direction, direction @ direction), shrinkage
-
-
-def _squares(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    blocks = (rows[first : first + BLOCK] - mean for first in range(0, len(rows), BLOCK))
-    return np.concatenate([np.square(block).sum(axis=1) for block in blocks])
 
 
 def _solve(symmetric: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -95,7 +95,7 @@ def of_projections(
         return np.nan, np.nan, np.nan
     others = np.ones(len(projections), bool)
     others[members] = False
-    other_words = np.setdiff1d(words, members)
+    other_words = words[others[words]]
     found = projections[held_out]
     return (
         float(found.mean()),

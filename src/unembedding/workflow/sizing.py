@@ -51,8 +51,8 @@ def memory_mb(width: int, on_gpu: bool = False) -> int:
 
 
 def concepts_mb(width: int) -> int:
-    """Return the memory for directions: rows of some 20,000 members, and four d × d at once."""
-    return BASE_MB + (2 * 20_000 * 4 * width + 4 * 8 * width**2) // 2**20
+    """Return the memory for directions: rows of some 20,000 members, and eight d × d at once."""
+    return BASE_MB + (2 * 20_000 * 4 * width + 8 * 8 * width**2) // 2**20
 
 
 def tokens_mb(width: int) -> int:

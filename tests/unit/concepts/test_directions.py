@@ -39,12 +39,14 @@ def categories(members, parent=None, seed=0):
     held_out = [np.arange(len(m)) % 3 == 2 for m in members]
     halves = rng.integers(0, 2, tokens.max() + 1)
     edges = np.array([(p, i) for i, p in enumerate(parent) if p >= 0], int).reshape(-1, 2)
-    depth = np.array([0 if p < 0 else 1 for p in parent])
+    depth = []
+    for p in parent:  # parents come first
+        depth.append(0 if p < 0 else depth[p] + 1)
     return Categories(
         ids=[f"n{i:08}" for i in range(len(members))],
         names=[f"c.n.{i:02}" for i in range(len(members))],
         pos=["noun"] * len(members),
-        depth=depth,
+        depth=np.array(depth),
         parent=parent,
         edges=edges,
         token_ids=tokens,
@@ -72,6 +74,30 @@ def test_directions_are_those_of_the_formulas(n, gram, rtol):
             assert found[name].shrinkage[synset] == pytest.approx(delta, rel=1e-4)
             np.testing.assert_allclose(
                 found[name].vectors[synset], vector, atol=rtol * np.abs(vector).max()
+            )
+
+
+@pytest.mark.parametrize("width", [16, 50, 200])
+def test_directions_of_nested_synsets_are_those_of_the_formulas(width):
+    """At 16 all have more members than the width, at 50 some, at 200 none."""
+    rng = np.random.default_rng(width)
+    g = rng.standard_normal((100, width)) * np.geomspace(0.5, 2, width) + 0.4
+    sets = [np.arange(100), np.arange(90), np.arange(5, 60), np.arange(7, 40), np.arange(50, 95)]
+    concept = categories(sets, parent=[-1, 0, 1, 2, 0])
+    found = find_directions(g, concept, gram_float64)
+    for synset, members in enumerate(sets):
+        place = concept.of(synset)
+        subsets = {
+            "all": members,
+            "train": members[~concept.held_out[place]],
+            "half0": members[concept.half[place] == 0],
+            "half1": members[concept.half[place] == 1],
+        }
+        for name, chosen in subsets.items():
+            vector, delta = straightforward(g[chosen])
+            assert found[name].shrinkage[synset] == pytest.approx(delta, rel=1e-6)
+            np.testing.assert_allclose(
+                found[name].vectors[synset], vector, atol=1e-6 * np.abs(vector).max()
             )
 
 
