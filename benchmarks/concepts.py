@@ -23,9 +23,11 @@ from unembedding.concepts.directions import gram_of
 from unembedding.concepts.measuring import measure
 from unembedding.concepts.vocabulary import read_vocabulary
 from unembedding.machine import using_threads
+from unembedding.results import RevisionResults
+from unembedding.revision import Revision
 from unembedding.stopwatch import Stopwatch
-from unembedding.tensors.files import TensorFile, TensorWriter
-from unembedding.transform import G
+from unembedding.tensors.files import TensorWriter
+from unembedding.whitening import G
 
 WORDNET = Path(__file__).parents[1] / "resources/wordnet"
 
@@ -46,9 +48,9 @@ def main() -> None:
     )
     rows = vocabulary_size(vocabulary, None)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "causal.safetensors"
+        results = RevisionResults(Path(folder))
         generator = np.random.default_rng(0)
-        with path.open("wb") as file:
+        with results.causal.open("wb") as file:
             writer = TensorWriter(file, {G: ("F32", (rows, given.width))}, {})
             for first in range(0, rows, 4096):
                 shape = (min(4096, rows - first), given.width)
@@ -58,7 +60,7 @@ def main() -> None:
         backend, _ = select_backend("numpy")
         with using_threads(given.threads) as used:
             begun = time.perf_counter()
-            measure(TensorFile(path), categories, gram_of(backend), clock)
+            measure(Revision(results), categories, gram_of(backend), clock)
             seconds = time.perf_counter() - begun
     print(used["blas"])
     print(f"{rows} × {given.width}: {seconds:.1f} s, {clock.record()['steps']}")

@@ -16,6 +16,7 @@ MODULES = {
     "unembedding.spectrum": ("spectrum",),
     "unembedding.transform": ("transform",),
     "unembedding.whitening": ("Probes", "whitening_residual"),
+    "unembedding.revision": ("open", "Revision"),
     "unembedding.agreement": ("principal_cosines", "alignment"),
     "unembedding.concepts.vocabulary": ("read_vocabulary", "read_tokens"),
     "unembedding.concepts.neighbours": ("neighbours", "nearest"),

@@ -15,6 +15,7 @@ from typing import Any
 
 _HOMES = {
     "neighbours": "unembedding.concepts.neighbours",
+    "open": "unembedding.revision",
     "read_unembedding": "unembedding.extraction",
 }
 __all__ = sorted(_HOMES)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from pathlib import Path
 
 import numpy as np
 
 from unembedding.errors import UserError
+from unembedding.results import RevisionResults
+from unembedding.revision import Revision
 from unembedding.tensors.files import TensorFile
-from unembedding.whitening import G
 
 LEADING = 32  # directions, or a quarter of the width where that is less
 
@@ -74,25 +74,26 @@ def _sum(blocks: Iterable[list[np.ndarray]]) -> list[np.ndarray]:
 
 
 def compare_with_last(
-    revisions: Sequence[str], causal: Sequence[Path], decompositions: Sequence[Path]
+    revisions: Sequence[RevisionResults],
 ) -> list[Row]:
     """Return a row for each checkpoint, compared with the last of them."""
-    last, last_vectors = TensorFile(causal[-1]), _eigenvectors(decompositions[-1])
+    last, last_vectors = Revision(revisions[-1]), _eigenvectors(revisions[-1])
     leading = min(LEADING, max(1, len(last_vectors) // 4))
     rows = []
-    for revision, path, decomposition in zip(revisions, causal, decompositions, strict=True):
-        own, vectors = TensorFile(path), _eigenvectors(decomposition)
-        if own.tensor(G, 2).shape != last.tensor(G, 2).shape:
+    for results in revisions:
+        own, vectors = Revision(results), _eigenvectors(results)
+        if own.shape != last.shape:
             raise UserError(
-                f"{revision} has the shape {list(own.tensor(G, 2).shape)}, and {revisions[-1]} "
-                f"{list(last.tensor(G, 2).shape)}: they cannot be compared. Make them two models."
+                f"{results.folder.name} has the shape {list(own.shape)}, and "
+                f"{revisions[-1].folder.name} {list(last.shape)}: they cannot be compared. Make "
+                "them two models."
             )
         cosines = principal_cosines(vectors, last_vectors, leading)
         rows.append(
             Row(
-                revision,
-                revisions[-1],
-                alignment(own.blocks(G), last.blocks(G)),
+                results.folder.name,
+                revisions[-1].folder.name,
+                alignment(own.blocks(), last.blocks()),
                 leading,
                 float(np.square(cosines).mean()),
                 leading / len(vectors),
@@ -101,5 +102,5 @@ def compare_with_last(
     return rows
 
 
-def _eigenvectors(decomposition: Path) -> np.ndarray:
-    return TensorFile(decomposition).read("eigenvectors", 2)
+def _eigenvectors(results: RevisionResults) -> np.ndarray:
+    return TensorFile(results.decomposition).read("eigenvectors", 2)

@@ -51,6 +51,11 @@ class RevisionResults:
         return self.folder / "causal.safetensors"
 
     @property
+    def factors(self) -> Path:
+        """What g is a product with: μ, C^(−1/2) and its inverse."""
+        return self.folder / "factors.safetensors"
+
+    @property
     def geometry(self) -> Path:
         return self.folder / "geometry.json"
 
@@ -65,7 +70,7 @@ class RevisionResults:
 
     def made_after(self, stage: str) -> list[Path]:
         """What is made of the results of a stage, and no longer true once they change."""
-        files = [self.geometry, self.causal]
+        files = [self.geometry, self.causal, self.factors]
         if stage == "extract":
             files += [self.decomposition, self.facts("decompose")]
         of_all, concepts = self.model.of_all, self.concepts

@@ -5,6 +5,8 @@ C^(−1/2) = Q Λ^(−1/2) Qᵀ, so gᵀg / V = I (Park et al. 2024, section 2).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -18,26 +20,28 @@ from unembedding.records.stages import Transformation
 from unembedding.spectrum import spectrum
 from unembedding.stopwatch import Stopwatch
 from unembedding.tensors.files import SAFETENSORS, TensorFile, TensorWriter, block_rows
-from unembedding.whitening import G, Probes, whitening_residual
-
-INVERSE_SQRT = "inverse_sqrt_covariance"
+from unembedding.whitening import INVERSE_SQRT, SQRT, G, Probes, whitening_residual
 
 
 def transform(
     unembedding: Path,
     decomposition: Path,
-    target: Path,
+    causal: Path | None,
     backend: Backend,
     on_rank_deficient: str = "error",
     clock: Stopwatch | None = None,
     residual: str = "estimate",
+    factors: Path | None = None,
 ) -> Transformation:
-    """Write g (V × d, float32) and C^(−1/2) (d × d) for the rows that were decomposed.
+    """Form g (V × d, float32) and C^(−1/2) (d × d) for the rows that were decomposed.
+
+    Both are written to ``causal``; μ, C^(−1/2) and C^(1/2), of which any rows of g can be formed
+    again, to ``factors``. Either may be None, and g is measured all the same.
 
     A covariance without full rank raises GeometryError, or with ``pseudo_inverse`` is inverted on
     the r eigenvectors it has, so that gᵀg / V is the projector on them. Returns rank, condition
     number, effective rank and the whitening residual: an ``estimate`` from the blocks of g as they
-    are written, or ``exact``, for which the file is read again (``unembedding.whitening``).
+    are formed, or ``exact``, for which the file is read again (``unembedding.whitening``).
     """
     clock = clock or Stopwatch()
     with clock("verify and read"):
@@ -50,45 +54,80 @@ def transform(
     found = spectrum(eigenvalues)
     kept = _kept(eigenvalues, found.rank, rows, on_rank_deficient, unembedding)
     with clock("inverse square root"):
-        scale = np.zeros(len(mean))
-        scale[kept] = eigenvalues[kept].astype(np.float64) ** -0.25
-        dtype = eigenvalues.dtype
-        inverse_sqrt = backend.scaled_outer(eigenvectors, scale)
+        inverse_sqrt = _power(backend, eigenvectors, eigenvalues, kept, -0.5)
         del eigenvectors
-    with replacing(target) as file:
-        tensors = {
-            G: ("F32", (rows, len(mean))),
-            INVERSE_SQRT: (SAFETENSORS[dtype.name], inverse_sqrt.shape),
-        }
-        of_gamma, of_decomposition = gamma.digest, decomposed.digest
-        made_from = {UNEMBEDDING_DIGEST: of_gamma, DECOMPOSITION_DIGEST: of_decomposition}
-        writer = TensorWriter(file, tensors, {"rows": str(rows), **made_from})
-        with clock("write"):
-            matrix = inverse_sqrt.astype(np.float32)
-            blocks = gamma.verified_blocks(UNEMBEDDING, rows)
-            probes, total = Probes(len(mean)), np.zeros(len(mean))
-            for block in clock.each("transform", backend.products(blocks, mean, matrix)):
-                writer.write(block)
-                with clock.adding("whitening residual"):
-                    probes.add(block)
-                    total += block.sum(axis=0, dtype=np.float64)
-            _require_finite(total, unembedding)
-            step = block_rows(len(mean))
-            for first in range(0, len(mean), step):
-                writer.write(inverse_sqrt[first : first + step].astype(dtype))
+    dtype, width = SAFETENSORS[eigenvalues.dtype.name], len(mean)
+    made_from = {UNEMBEDDING_DIGEST: gamma.digest, DECOMPOSITION_DIGEST: decomposed.digest}
+    metadata = {"rows": str(rows), **made_from}
+    of_factors = of_causal = None
+    if factors is not None:
+        with clock("write"), replacing(factors) as file:
+            square = (dtype, (width, width))
+            tensors = {"mean": ("F64", (width,)), INVERSE_SQRT: square, SQRT: square}
+            writer = TensorWriter(file, tensors, metadata)
+            writer.write(mean.astype(np.float64))
+            _write_rows(writer, inverse_sqrt)
+            with clock("square root"):
+                vectors = decomposed.read("eigenvectors", 2)
+                sqrt = _power(backend, vectors, eigenvalues, kept, 0.5)
+            _write_rows(writer, sqrt)
             writer.close()
-    del inverse_sqrt, matrix
+            of_factors = writer.digest
+            del vectors, sqrt
+    matrix = inverse_sqrt.astype(np.float32)
+
+    def products() -> Iterator[np.ndarray]:
+        return backend.products(gamma.verified_blocks(UNEMBEDDING, rows), mean, matrix)
+
+    probes, total = Probes(width), np.zeros(width)
+    with clock("write"), ExitStack() as files:
+        if causal is not None:
+            tensors = {G: ("F32", (rows, width)), INVERSE_SQRT: (dtype, (width, width))}
+            writer = TensorWriter(files.enter_context(replacing(causal)), tensors, metadata)
+        for block in clock.each("transform", products()):
+            if causal is not None:
+                writer.write(block)
+            with clock.adding("whitening residual"):
+                probes.add(block)
+                total += block.sum(axis=0, dtype=np.float64)
+        _require_finite(total, unembedding)
+        if causal is not None:
+            _write_rows(writer, inverse_sqrt)
+            writer.close()
+            of_causal = writer.digest
+    del inverse_sqrt
     with clock("whitening residual"):
-        vectors = None
-        if found.rank < len(mean):
-            vectors = decomposed.read("eigenvectors", 2)[:, kept]
-        exact = residual == "exact"
-        deviation = (
-            whitening_residual(target, backend, vectors) if exact else probes.residual(vectors)
-        )
+        directions = None
+        if found.rank < width:
+            directions = decomposed.read("eigenvectors", 2)[:, kept]
+        if residual == "exact":
+            blocks = products() if causal is None else TensorFile(causal).blocks(G)
+            deviation = whitening_residual(blocks, rows, width, backend, directions)
+        else:
+            deviation = probes.residual(directions)
     mean_of_g = float(np.abs(total).max()) / rows
-    made = (of_gamma, of_decomposition, writer.digest)
+    made = (gamma.digest, decomposed.digest, of_causal, of_factors)
     return Transformation(rows, found, deviation, mean_of_g, *made)
+
+
+def _power(
+    backend: Backend,
+    eigenvectors: np.ndarray,
+    eigenvalues: np.ndarray,
+    kept: np.ndarray,
+    exponent: float,
+) -> np.ndarray:
+    """Return Q Λ^exponent Qᵀ on the kept eigenvectors (d × d); Q may be overwritten."""
+    scale = np.zeros(len(eigenvalues))
+    scale[kept] = eigenvalues[kept].astype(np.float64) ** (exponent / 2)
+    outer = backend.scaled_outer(eigenvectors, scale)
+    return outer.astype(eigenvalues.dtype, copy=False)
+
+
+def _write_rows(writer: TensorWriter, matrix: np.ndarray) -> None:
+    step = block_rows(matrix.shape[1])
+    for first in range(0, len(matrix), step):
+        writer.write(matrix[first : first + step])
 
 
 def _kept(

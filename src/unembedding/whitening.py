@@ -7,15 +7,16 @@ random directions, or measured.
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable
 
 import numpy as np
 
 from unembedding.backends import Backend
 from unembedding.errors import GeometryError
-from unembedding.tensors.files import TensorFile, block_rows
+from unembedding.tensors.files import block_rows
 
 G = "g"
+INVERSE_SQRT, SQRT = "inverse_sqrt_covariance", "sqrt_covariance"
 DIRECTIONS = 32
 
 
@@ -48,15 +49,19 @@ class Probes:
         return float(np.sqrt((errors**2).mean(axis=1).max()))
 
 
-def whitening_residual(causal: Path, backend: Backend, kept: np.ndarray | None = None) -> float:
-    """Return max ‖Eᵢ‖₂ of the g in a file, measured; ``kept`` is as in ``Probes.residual``.
+def whitening_residual(
+    blocks: Iterable[np.ndarray],
+    rows: int,
+    width: int,
+    backend: Backend,
+    kept: np.ndarray | None = None,
+) -> float:
+    """Return max ‖Eᵢ‖₂ of a g given in blocks, measured; ``kept`` is as in ``Probes.residual``.
 
     Products are formed in float32, which measures down to about 1e-8 √d, and summed in float64.
     Raises GeometryError where they are not finite.
     """
-    file = TensorFile(causal)
-    rows, width = file.tensor(G, 2).shape
-    moments = backend.host(backend.gram(file.blocks(G), np.zeros(width), np.dtype(np.float32)))
+    moments = backend.host(backend.gram(blocks, np.zeros(width), np.dtype(np.float32)))
     worst = 0.0
     step = block_rows(width)
     for first in range(0, width, step):
@@ -66,5 +71,5 @@ def whitening_residual(causal: Path, backend: Backend, kept: np.ndarray | None =
         # Not `max`, for which a number that is no number is never the larger one.
         worst = float(np.maximum(worst, norms.max()))
     if not np.isfinite(worst):
-        raise GeometryError(f"{causal} holds a g whose products are not finite.")
+        raise GeometryError("The products of g are not finite.")
     return worst

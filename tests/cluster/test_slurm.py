@@ -9,7 +9,7 @@ import pytest
 from driver import STAGES, TINY, Workflow, slurm, wait_until
 
 REVISIONS = ["step0-tokens0M", "step20-tokens82K"]
-TENSORS = ("unembedding", "decomposition", "causal")
+TENSORS = ("unembedding", "decomposition", "causal", "factors")
 
 
 def tiny(**model):

@@ -9,7 +9,7 @@ from promises import SOAK
 from running import succeed
 from safetensors.numpy import load_file
 
-FILES = ("unembedding", "decomposition", "causal")
+FILES = ("unembedding", "decomposition", "causal", "factors")
 TOLERANCE = 1e-5  # of the largest |g|, across thread counts
 CONFIG = {"models": {"m": {"path": "models/m"}}}
 TARGET = "results/geometry/m/local/geometry.json"

@@ -37,6 +37,7 @@ def test_everything_but_the_models_has_a_default():
         "precision": "float64",
         "on_rank_deficient": "error",
         "residual": "estimate",
+        "write": ["g", "factors"],
         "download": "tensor",
         "keep_unembedding": True,
     }

@@ -65,11 +65,18 @@ def stages(results, model, revision, seed=0, rows=None, commit="c" * 40):
         None,
         None,
         "estimate",
+        ["g", "factors"],
     )
     gamma = with_spectrum(90, np.geomspace(0.1, 1, 9), seed)
     write_gamma(place.unembedding, gamma)
     decomposed = decompose(place.unembedding, place.decomposition, NumpyBackend(), "float64", rows)
-    transformed = transform(place.unembedding, place.decomposition, place.causal, NumpyBackend())
+    transformed = transform(
+        place.unembedding,
+        place.decomposition,
+        place.causal,
+        NumpyBackend(),
+        factors=place.factors,
+    )
     extracted = Extraction(
         repo="lab/model",
         revision=revision,
@@ -215,7 +222,7 @@ def exchanged(first, second):
     second.write_bytes(content)
 
 
-@pytest.mark.parametrize("what", ["unembedding", "decomposition", "causal"])
+@pytest.mark.parametrize("what", ["unembedding", "decomposition", "causal", "factors"])
 def test_a_description_of_another_file_than_the_one_beside_it_is_refused(tmp_path, what):
     paths = results_of(tmp_path, step1=0, step2=1)
     exchanged(*(path.with_name(f"{what}.safetensors") for path in paths))

@@ -152,6 +152,21 @@ def test_another_minimum_leaves_the_geometry_alone(workspace):
     assert {row["minimum"] for row in rows_of(workspace / "results/concepts/summary.csv")} == {"20"}
 
 
+def test_concepts_of_factors_are_those_of_g(workspace):
+    before = rows_of(workspace / "results/concepts/summary.csv")
+    g = load_file(g_of(workspace, REVISIONS[1]))["g"]
+    small = {**configured(), "write": "factors", "keep_unembedding": False}
+    succeed(workspace, small, *TARGET)
+    place = g_of(workspace, REVISIONS[1]).parent
+    assert not list(place.glob("[cu]*.safetensors"))
+    for old, new in zip(before, rows_of(workspace / "results/concepts/summary.csv"), strict=True):
+        for score in ("linear", "auc", "auc_words", "held_out_cosine", "separability"):
+            assert float(new[score]) == pytest.approx(float(old[score]), abs=1e-4)
+    assert succeed(workspace, small, *TARGET).jobs == set()
+    succeed(workspace, configured(), *TARGET)
+    np.testing.assert_array_equal(load_file(g_of(workspace, REVISIONS[1]))["g"], g)
+
+
 def test_verbs_have_rows_of_their_own(workspace):
     succeed(workspace, configured(pos=["noun", "verb"]), *TARGET)
     rows = rows_of(workspace / "results/concepts/summary.csv")

@@ -140,5 +140,5 @@ def test_the_unembedding_goes_once_it_is_used_where_it_is_not_to_be_kept(tmp_pat
     target = "results/geometry/only/local/geometry.json"
     succeed(tmp_path, config, target)
     kept = {path.name for path in (tmp_path / target).parent.glob("*.safetensors")}
-    assert kept == {"decomposition.safetensors", "causal.safetensors"}
+    assert kept == {f"{name}.safetensors" for name in ("decomposition", "causal", "factors")}
     assert succeed(tmp_path, config, target).jobs == set()

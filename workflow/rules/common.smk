@@ -48,6 +48,10 @@ PLACEMENT = sizing.placement(CONFIG.backend)
 BACKEND_ENV = f"../../envs/{PLACEMENT.environment}.yaml"
 UNEMBEDDING = REVISION.unembedding if CONFIG.keep_unembedding else temp(REVISION.unembedding)
 COMPARISON = CONFIG.backends
+# What is written of g, and what it is read from: where it is not written, γ is multiplied again.
+FILES_OF_G = {"g": REVISION.causal, "factors": REVISION.factors}
+WRITTEN = {name: FILES_OF_G[name] for name in CONFIG.write}
+CAUSAL = [REVISION.causal] if "g" in WRITTEN else [REVISION.factors, REVISION.unembedding]
 CONCEPT = REVISION.concepts
 WORDNET = CONFIG.concepts.wordnet or HOME / "resources/wordnet"
 logger.addFilter(lambda record: not terminal.is_noise(str(record.msg)))
@@ -123,11 +127,12 @@ def asked_of(stage):
     return lambda wildcards: asked(wildcards.model, wildcards.revision).of(stage)
 
 
-def of_every_revision(pattern):
-    """Return an input function: ``pattern`` for each revision of the model, or of every model."""
+def of_every_revision(*patterns):
+    """Return an input function: the files of each revision of the model, or of every model."""
     return lambda wildcards: [
         str(pattern).format(model=model, revision=revision)
         for model, revision in every_revision(wildcards)
+        for pattern in patterns
     ]
 
 
@@ -155,17 +160,18 @@ def shown_revisions(wildcards, resolved=True):
     return [(model, folder_name(name)) for model, names in picked.items() for name in names]
 
 
-def of_shown(pattern):
-    """Return an input function: ``pattern`` for each checkpoint whose tokens are explored."""
+def of_shown(*patterns):
+    """Return an input function: the files of each checkpoint whose tokens are explored."""
     return lambda wildcards: [
         str(pattern).format(model=model, revision=revision)
         for model, revision in shown_revisions(wildcards)
+        for pattern in patterns
     ]
 
 
-def of_last(pattern):
-    """Return an input function: ``pattern`` for a model's last checkpoint."""
-    return lambda wildcards: of_shown(pattern)(wildcards)[-1]
+def of_last(*patterns):
+    """Return an input function: the files of a model's last checkpoint."""
+    return lambda wildcards: of_shown(*patterns)(wildcards)[-len(patterns) :]
 
 
 @plainly

@@ -66,7 +66,7 @@ rule categorize_tokens:
 rule measure_concepts:
     """Find the direction of every synset in one g, and score it beside shuffled labels."""
     input:
-        causal=REVISION.causal,
+        causal=CAUSAL,
         categories=CONCEPT.model.categories,
         synsets=CONCEPT.model.synsets,
     output:
@@ -93,7 +93,7 @@ rule measure_concepts:
 rule describe_tokens:
     """Project tokens on concepts, and find the neighbours of words, at one checkpoint."""
     input:
-        causal=REVISION.causal,
+        causal=CAUSAL,
         vocabulary=MODEL.vocabulary,
         categories=CONCEPT.model.categories,
         synsets=CONCEPT.model.synsets,
@@ -106,7 +106,8 @@ rule describe_tokens:
         "../../envs/geometry.yaml"
     threads: 4
     resources:
-        mem_mb=lambda wildcards, attempt: sizing.tokens_mb(width(wildcards)) * attempt,
+        mem_mb=lambda wildcards, attempt: sizing.tokens_mb(width(wildcards), "g" in WRITTEN)
+        * attempt,
         runtime=minutes,
     params:
         code=code_digest("describe_tokens.py"),
@@ -118,7 +119,7 @@ rule compare_checkpoints:
     """Compare checkpoints with the last one: leading eigenspaces, and products of tokens."""
     input:
         geometry=described,  # of all: each stage that begins removes what is written here
-        causal=of_shown(REVISION.causal),
+        causal=of_shown(*CAUSAL),
         decomposition=of_shown(REVISION.decomposition),
     output:
         CONCEPT.model.agreement,
@@ -131,7 +132,6 @@ rule compare_checkpoints:
         mem_mb=memory,
         runtime=minutes,
     params:
-        revisions=lambda wildcards: [name for _, name in shown_revisions(wildcards, False)],
         code=code_digest("compare_checkpoints.py"),
     script:
         "../scripts/compare_checkpoints.py"
@@ -172,7 +172,7 @@ rule plot_concepts:
         agreement=CONCEPT.model.agreement,
         categories=CONCEPT.model.categories,
         synsets=CONCEPT.model.synsets,
-        causal=of_last(REVISION.causal),
+        causal=of_last(*CAUSAL),
         matrices=of_last(CONCEPT.matrices),
     output:
         **{

@@ -19,7 +19,7 @@ rule geometry:
         GEOMETRY.summary,
         GEOMETRY.summary_page,
         # All that is kept, so that what is deleted is made again.
-        of_every_revision(REVISION.causal),
+        of_every_revision(*WRITTEN.values()),
         of_every_revision(REVISION.geometry),
         of_every_revision(REVISION.decomposition),
         of_every_revision(REVISION.facts("extract")),
@@ -113,7 +113,7 @@ rule decompose_covariance:
 
 
 rule transform_unembedding:
-    """Write g = (γ − μ) C^(−1/2), measure its whitening residual and describe the checkpoint."""
+    """Form g = (γ − μ) C^(−1/2), measure its whitening residual and describe the checkpoint."""
     input:
         unembedding=REVISION.unembedding,
         decomposition=REVISION.decomposition,
@@ -121,7 +121,7 @@ rule transform_unembedding:
         decompose=REVISION.facts("decompose"),
         pinned=ancient(pinned_revisions),
     output:
-        causal=REVISION.causal,
+        **WRITTEN,
         geometry=REVISION.geometry,
         profile=REVISION.profile("transform"),
     log:
@@ -151,7 +151,7 @@ rule summarize_geometry:
     input:
         geometry=described,
         # Compared with what is described, and not read.
-        causal=of_every_revision(REVISION.causal),
+        causal=of_every_revision(*WRITTEN.values()),
     output:
         table=GEOMETRY.summary,
         page=in_report(GEOMETRY.summary_page, "Geometry", "summary", "All checkpoints"),

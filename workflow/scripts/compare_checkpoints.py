@@ -12,11 +12,10 @@ with logged_to(snakemake.log[0]):
     from unembedding.agreement import Row, compare_with_last
     from unembedding.machine import using_threads
     from unembedding.records.serialization import write_table
+    from unembedding.results import RevisionResults
 
     with using_threads(snakemake.threads, snakemake.resources.get("mem_mb")):
         rows = compare_with_last(
-            snakemake.params.revisions,
-            [Path(path) for path in snakemake.input.causal],
-            [Path(path) for path in snakemake.input.decomposition],
+            [RevisionResults(Path(path).parent) for path in snakemake.input.decomposition]
         )
     write_table(Path(snakemake.output[0]), Row, rows, digits=6)

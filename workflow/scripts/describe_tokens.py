@@ -19,15 +19,15 @@ with logged_to(snakemake.log[0]):
     from unembedding.concepts.tokens import describe_tokens
     from unembedding.concepts.vocabulary import read_tokens
     from unembedding.machine import using_threads
-    from unembedding.results import ConceptRevision
-    from unembedding.tensors.files import TensorFile
+    from unembedding.results import ConceptRevision, RevisionResults
+    from unembedding.revision import Revision
 
     results = ConceptRevision(Path(snakemake.output[0]).parent)
     stored = load_categories(results.model)
     directions, made_of = load_directions(results)
     with using_threads(snakemake.threads, snakemake.resources.get("mem_mb")):
         arrays = describe_tokens(
-            TensorFile(Path(snakemake.input.causal)),
+            Revision(RevisionResults(Path(snakemake.input.causal[0]).parent)),
             directions["train"],
             stored.categories,
             read_tokens(Path(snakemake.input.vocabulary)),

@@ -17,20 +17,21 @@ with begun("transform", snakemake) as stage:
         from unembedding.workflow.joblog import tell, warn
         from unembedding.workflow.terminal import finished_line
 
+    asked = snakemake.params.asked
     decomposed = read_record(Path(snakemake.input.decompose), Decomposed)
     with stage.computing(decomposed.facts.width, decomposed.facts.precision) as backend:
         facts = transform(
             Path(snakemake.input.unembedding),
             Path(snakemake.input.decomposition),
-            Path(snakemake.output.causal),
+            stage.results.causal if "g" in asked["write"] else None,
             backend,
-            snakemake.params.asked["on_rank_deficient"],
+            asked["on_rank_deficient"],
             stage.clock,
-            snakemake.params.asked["residual"],
+            asked["residual"],
+            stage.results.factors if "factors" in asked["write"] else None,
         )
-    asked = Asked(**stage.with_commit(snakemake.params.checkpoint))
     geometry = describe(
-        asked,
+        Asked(**stage.with_commit(snakemake.params.checkpoint)),
         read_record(Path(snakemake.input.extract), Extracted),
         decomposed,
         Transformed(facts, stage.run()),

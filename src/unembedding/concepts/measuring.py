@@ -12,9 +12,8 @@ from unembedding.concepts.directions import Directions, Gram, find_directions, g
 from unembedding.concepts.matrices import Matrices, three_matrices
 from unembedding.concepts.scores import SCORES, score
 from unembedding.errors import UserError
+from unembedding.revision import Revision
 from unembedding.stopwatch import Stopwatch
-from unembedding.tensors.files import TensorFile
-from unembedding.whitening import G
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Concepts:
 
 
 def measure(
-    causal: TensorFile,
+    revision: Revision,
     categories: Categories,
     gram: Gram = gram_float32,
     clock: Stopwatch | None = None,
@@ -40,46 +39,40 @@ def measure(
     Raises UserError where the categories are of a larger vocabulary than g.
     """
     clock = clock or Stopwatch()
-    require_rows(causal, categories)
+    require_rows(revision, categories)
     with clock("directions and scores"):
-        directions, matrices, scores = _of_labels(causal, categories, None, gram)
+        directions, matrices, scores = _of_labels(revision, categories, None, gram)
     nulls = []
     for permutation in categories.permutations:
         with clock("shuffled labels"):
-            nulls.append(_of_labels(causal, categories, permutation, gram)[2])
+            nulls.append(_of_labels(revision, categories, permutation, gram)[2])
     return Concepts(directions, matrices, scores, _mean(nulls, len(categories)))
 
 
-def require_rows(causal: TensorFile, categories: Categories) -> None:
+def require_rows(revision: Revision, categories: Categories) -> None:
     """Raise UserError where tokens have no row in g."""
-    rows = causal.tensor(G, 2).shape[0]
+    rows = revision.shape[0]
     needed = max(categories.permutations.shape[1], int(categories.words.max(initial=-1)) + 1)
     if needed > rows:
         raise UserError(
-            f"The tokenizer has {needed:,} tokens, and {causal.path} only {rows:,} rows: they are "
-            "of different models, or `rows:` leaves tokens out. Name the right tokenizer.json as "
-            "the model's `tokenizer:`."
+            f"The tokenizer has {needed:,} tokens, and {revision.path} only {rows:,} rows: they "
+            "are of different models, or `rows:` leaves tokens out. Name the right tokenizer.json "
+            "as the model's `tokenizer:`."
         )
 
 
-def rows_of(causal: TensorFile, ids: np.ndarray) -> np.ndarray:
-    """Return rows of g (n × d, float32), and read no others."""
-    tensor = causal.tensor(G, 2)
-    mapped = np.memmap(causal.path, np.float32, "r", tensor.start, tensor.shape)
-    return mapped[ids]
-
-
 def _of_labels(
-    causal: TensorFile, categories: Categories, permutation: np.ndarray | None, gram: Gram
+    revision: Revision, categories: Categories, permutation: np.ndarray | None, gram: Gram
 ) -> tuple[Mapping[str, Directions], Matrices, dict[str, np.ndarray]]:
     """Return directions, matrices and scores, of labels as they are or as they are permuted."""
 
     def token_of(ids: np.ndarray) -> np.ndarray:
         return ids if permutation is None else permutation[ids]
 
-    directions = find_directions(rows_of(causal, token_of(categories.tokens)), categories, gram)
+    directions = find_directions(revision.g(token_of(categories.tokens)), categories, gram)
     matrices = three_matrices(directions["all"].vectors, categories)
-    scores = score(causal.blocks(G), directions, matrices, categories, categories.words, token_of)
+    blocks, words = revision.blocks(), categories.words
+    scores = score(blocks, directions, matrices, categories, words, token_of)
     return directions, matrices, scores
 
 

@@ -19,8 +19,7 @@ from unembedding.concepts.storage import load_arrays, load_categories, load_dire
 from unembedding.concepts.summary import Scored
 from unembedding.plot_style import over_training, save, shown
 from unembedding.records.serialization import read_table
-from unembedding.tensors.files import TensorFile
-from unembedding.whitening import G
+from unembedding.revision import Revision
 
 CHOSEN = 6  # synsets whose projections are drawn
 PLANES = 4  # pairs of a synset and one below it
@@ -49,7 +48,7 @@ class Last:
     categories: Categories
     directions: Mapping[str, Directions]
     matrices: Mapping[str, np.ndarray]
-    causal: TensorFile
+    revision: Revision
 
     @property
     def label(self) -> str:
@@ -79,7 +78,7 @@ def plot_concepts(scored: Sequence[Scored], agreement: Path, targets: Mapping[st
         load_categories(results.concepts.model).categories,
         load_directions(results.concepts)[0],
         load_arrays(results.concepts.matrices)[0],
-        TensorFile(results.causal),
+        Revision(results),
     )
     draw: dict[str, Callable[[Figure], str]] = {
         "scores": lambda figure: _scores(figure, scored),
@@ -181,7 +180,7 @@ def _projections(figure: Figure, last: Last) -> str:
     chosen = last.chosen
     trained = last.directions["train"]
     picked = Directions(trained.vectors[chosen], trained.shrinkage[chosen])
-    projections = project(last.causal.blocks(G), picked)
+    projections = project(last.revision.blocks(), picked)
     panels = figure.subplots(2, 3, squeeze=False).flat
     for panel in panels[len(chosen) :]:
         panel.set_axis_off()
@@ -222,7 +221,7 @@ def _planes(figure: Figure, last: Last) -> str:
     vectors = last.directions["all"].vectors.astype(np.float64)
     bases = [_plane(vectors[parent], vectors[child]) for parent, child in pairs]
     if bases:
-        places = _placed(last.causal, np.stack(bases))
+        places = _placed(last.revision, np.stack(bases))
     for index, (parent, child) in enumerate(pairs):
         _draw_plane(panels[index], last.categories, parent, child, places[index])
     if pairs:
@@ -271,10 +270,10 @@ def _plane(parent: np.ndarray, child: np.ndarray) -> np.ndarray:
     return np.stack([first, rest / max(float(np.linalg.norm(rest)), 1e-30)], axis=1)
 
 
-def _placed(causal: TensorFile, bases: np.ndarray) -> np.ndarray:
+def _placed(revision: Revision, bases: np.ndarray) -> np.ndarray:
     """Return the coordinates of all tokens on each plane (P × V × 2)."""
     wide = np.concatenate(list(bases), axis=1).astype(np.float32)
-    flat = np.concatenate([block @ wide for block in causal.blocks(G)])
+    flat = np.concatenate([block @ wide for block in revision.blocks()])
     return flat.reshape(len(flat), len(bases), 2).transpose(1, 0, 2)
 
 

@@ -104,7 +104,7 @@ def _scored(results: RevisionResults, geometry: Geometry, stored: StoredCategori
     """Return the scores of a checkpoint, where they are of these categories and of its g."""
     concepts = results.concepts
     made_of = read_metadata(concepts.directions)
-    for key, expected in ((CATEGORIES, stored.checksum), (CAUSAL, geometry.causal_digest)):
+    for key, expected in ((CATEGORIES, stored.checksum), (CAUSAL, geometry.digest_of_g)):
         if made_of.get(key) != expected:
             raise UserError(
                 f"{concepts.directions} was made of another {key.partition('_')[0]}.safetensors "

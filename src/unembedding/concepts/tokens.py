@@ -12,8 +12,7 @@ from unembedding.concepts.measuring import require_rows
 from unembedding.concepts.neighbours import nearest
 from unembedding.concepts.scores import project
 from unembedding.concepts.vocabulary import Vocabulary
-from unembedding.tensors.files import TensorFile
-from unembedding.whitening import G
+from unembedding.revision import Revision
 
 MOST_WORDS = (
     12_000  # whose neighbours are kept: those with the smallest ids, the most frequent ones
@@ -23,7 +22,7 @@ OUTSIDERS = 8  # of each synset, the tokens outside that project highest on it
 
 
 def describe_tokens(
-    causal: TensorFile, trained: Directions, categories: Categories, vocabulary: Vocabulary
+    revision: Revision, trained: Directions, categories: Categories, vocabulary: Vocabulary
 ) -> Mapping[str, np.ndarray]:
     """Return, by name, the arrays of tokens.safetensors.
 
@@ -31,9 +30,9 @@ def describe_tokens(
     held out; ``outsiders`` (S × 8, int32) and their projections; ``queries`` (n, int32), words,
     with their ``neighbours`` (n × 10, int32) among all tokens that stand for text, and ``cosines``.
     """
-    require_rows(causal, categories)
-    rows = causal.tensor(G, 2).shape[0]
-    projections = project(causal.blocks(G), trained)
+    require_rows(revision, categories)
+    rows = revision.shape[0]
+    projections = project(revision.blocks(), trained)
     outsiders = np.zeros((len(categories), min(OUTSIDERS, rows)), np.int32)
     highest = np.full(outsiders.shape, np.nan, np.float16)
     of_members = np.empty(len(categories.token_ids), np.float16)
@@ -47,9 +46,7 @@ def describe_tokens(
     queries = categories.words[:MOST_WORDS]
     texts = np.array(sorted(n for n in vocabulary.texts if n < rows), np.int32)
     among = texts[~np.isin(texts, list(vocabulary.special))]
-    tensor = causal.tensor(G, 2)
-    g = np.memmap(causal.path, np.float32, "r", tensor.start, tensor.shape)
-    near, cosines = zip(*nearest(g, queries, NEIGHBOURS, among), strict=True)
+    near, cosines = zip(*nearest(revision.g(), queries, NEIGHBOURS, among), strict=True)
     return {
         "projections": of_members,
         "outsiders": outsiders,

@@ -51,7 +51,8 @@ class Geometry:
     """How far g may differ between machines and numbers of threads, about."""
     precision: str
     decomposition_digest: str
-    causal_digest: str
+    causal_digest: str | None
+    factors_digest: str | None
     backend: str
     device: str
     backend_reason: str
@@ -70,6 +71,11 @@ class Geometry:
     @property
     def name(self) -> str:
         return f"{self.model}/{self.revision}"
+
+    @property
+    def digest_of_g(self) -> str | None:
+        """The digest of g, or of its factors where it is not written."""
+        return self.causal_digest or self.factors_digest
 
 
 def describe(
@@ -115,6 +121,7 @@ def describe(
         precision=used.precision,
         decomposition_digest=facts.decomposition_digest,
         causal_digest=facts.causal_digest,
+        factors_digest=facts.factors_digest,
         backend=compute.backend,
         device=compute.device,
         backend_reason=compute.reason,
@@ -192,7 +199,7 @@ def read_geometry(path: Path, asked: Asked | None = None) -> Geometry:
         raise GeometryError(
             f"{path} is of the commit {geometry.commit}, and revisions.tsv pins {pinned}. {REDO}"
         )
-    for what in ("unembedding", "decomposition", "causal"):
+    for what in ("unembedding", "decomposition", "causal", "factors"):
         require_described(geometry, what, getattr(results, what))
     return geometry
 
@@ -209,6 +216,7 @@ def require_described(geometry: Geometry, what: str, path: Path) -> None:
         "unembedding": geometry.unembedding.digest,
         "decomposition": geometry.decomposition_digest,
         "causal": geometry.causal_digest,
+        "factors": geometry.factors_digest,
     }
     if path.exists() and TensorFile(path).digest != described[what]:
         raise GeometryError(

@@ -30,6 +30,8 @@ class Asked:
     """Where in the repository the checkpoint is."""
     residual: str
     """Whether the whitening residual is an ``estimate`` or ``exact``."""
+    write: list[str]
+    """``g``, ``factors``, or both."""
 
     def of(self, stage: str) -> dict[str, Any]:
         """Return what is asked of one stage."""
@@ -39,7 +41,7 @@ class Asked:
 ASKED_OF = {
     "extract": ("model", "revision", "repo", "commit", "subfolder", "tensor", "state"),
     "decompose": ("precision", "rows"),
-    "transform": ("on_rank_deficient", "step", "residual"),
+    "transform": ("on_rank_deficient", "step", "residual", "write"),
 }
 
 
@@ -128,7 +130,9 @@ class Transformation:
     """max |E[g]|"""
     unembedding_digest: str
     decomposition_digest: str
-    causal_digest: str
+    causal_digest: str | None
+    """None where g is not written; so, too, of its factors."""
+    factors_digest: str | None
 
 
 @dataclass(frozen=True)

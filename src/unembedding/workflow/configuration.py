@@ -273,6 +273,9 @@ class Concepts(Section):
     shuffles: Annotated[int, Field(ge=0, strict=True), Read] = 1
 
 
+Written = Literal["g", "factors"]
+
+
 class Config(Section):
     """The whole configuration."""
 
@@ -283,6 +286,11 @@ class Config(Section):
     precision: Literal["float64", "float32"] = "float64"
     on_rank_deficient: Literal["error", "pseudo_inverse"] = "error"
     residual: Literal["estimate", "exact"] = "estimate"
+    write: Annotated[
+        Several[Written],
+        AfterValidator(lambda write: sorted(write, reverse=True)),  # one order, however it is said
+        BeforeValidator(_several, json_schema_input_type=list[Written] | Written),
+    ] = ["g", "factors"]
     download: Literal["tensor", "checkpoint"] = "tensor"
     keep_unembedding: Annotated[StrictBool, Read] = True
     mamba: Mamba = Mamba()

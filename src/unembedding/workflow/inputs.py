@@ -100,6 +100,7 @@ def asked(config: Config, model: str, revision: str, commit: str | None) -> Aske
         step=section.step,
         subfolder=section.subfolder,
         residual=config.residual,
+        write=list(config.write),
     )
 
 

@@ -55,9 +55,12 @@ def concepts_mb(width: int) -> int:
     return BASE_MB + (2 * 20_000 * 4 * width + 8 * 8 * width**2) // 2**20
 
 
-def tokens_mb(width: int) -> int:
-    """Return the memory for neighbours: g once more, of up to 150,000 rows, and their cosines."""
-    return 2 * BASE_MB + 150_000 * 4 * width // 2**20
+def tokens_mb(width: int, written: bool) -> int:
+    """Return the memory for neighbours: g once more, of up to 150,000 rows, and their cosines.
+
+    A g that is not ``written`` is in memory too.
+    """
+    return 2 * BASE_MB + (1 if written else 2) * 150_000 * 4 * width // 2**20
 
 
 def mamba_mb(model: Mapping[str, Any], length: int) -> int:
