@@ -38,6 +38,7 @@ for stream in (sys.stdout, sys.stderr):
     stream.reconfigure(errors="backslashreplace")  # not every locale has a γ
 STARTED = time.time()
 PINS = {}  # of each model, as they were read last
+CHECKED = {}  # when what pins a model had been written, at the last look whether it answers
 share_with_jobs()
 try:
     CONFIG = configuration.load(config, workflow.configfiles, workflow.is_main_process)
@@ -100,7 +101,10 @@ def pins(model, resolved=False):
     ``input``. From a storage the file is here for a while only, so it is remembered.
     """
     path = results_of(model).pinned
-    inputs.require_resolved(path, inputs.request_of(inputs.model_of(CONFIG, model)), recorded)
+    written = path.stat().st_mtime_ns if path.exists() else None
+    if CHECKED.get(model) != written:
+        inputs.require_resolved(path, inputs.request_of(inputs.model_of(CONFIG, model)), recorded)
+        CHECKED[model] = written
     if resolved:
         pinned = checkpoints.resolve_revisions.get(model=model).output.pinned
         with pinned.open():  # or Snakemake fetches it from the storage, and asks again
