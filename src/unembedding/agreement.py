@@ -44,19 +44,31 @@ def principal_cosines(first: np.ndarray, second: np.ndarray, count: int) -> np.n
     decomposition.safetensors has them; the last ``count`` columns span the spaces. 1: the spaces
     share a direction; 0: one is orthogonal to the other.
     """
+    if not 0 < count <= min(first.shape[1], second.shape[1]):
+        raise ValueError(f"there are no {count} leading eigenvectors")
     product = first[:, -count:].T @ second[:, -count:]
     return np.clip(np.linalg.svd(product, compute_uv=False), 0.0, 1.0)
 
 
-def alignment(first: Iterable[np.ndarray], second: Iterable[np.ndarray]) -> float:
-    """Return the linear CKA of two g, given as blocks of the same rows (n × d₁ and n × d₂).
+def alignment(
+    first: np.ndarray | Iterable[np.ndarray], second: np.ndarray | Iterable[np.ndarray]
+) -> float:
+    """Return the linear CKA of two g (V × d₁ and V × d₂), each whole or as blocks of the same rows.
 
     ‖XᵀY‖² / (‖XᵀX‖ ‖YᵀY‖), which neither a rotation nor a scale of either changes; g is centred.
     1: tokens have the same products with each other; about d/V for matrices of nothing in common.
     """
-    products = _sum(starmap(_products, zip(first, second, strict=True)))
+    pairs = zip(*map(_blocks, (first, second)), strict=True)
+    products = _sum(starmap(_products, pairs))
+    if not products:
+        raise ValueError("there are no rows to compare")
     cross, own, other = (float(np.square(product).sum()) for product in products)
     return cross / np.sqrt(own * other)
+
+
+def _blocks(g: np.ndarray | Iterable[np.ndarray]) -> Iterable[np.ndarray]:
+    blocks = [g] if isinstance(g, np.ndarray) else g
+    return (b if b.dtype == np.float32 else b.astype(np.float64, copy=False) for b in blocks)
 
 
 def _products(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:

@@ -38,3 +38,16 @@ def test_alignment_is_that_of_the_two_gram_matrices():
 def test_blocks_of_different_rows_are_refused():
     with pytest.raises(ValueError, match="3 and 2 rows"):
         alignment([np.ones((3, 2))], [np.ones((2, 2))])
+
+
+def test_alignment_takes_whole_matrices_as_well_as_blocks():
+    x, y = RNG.standard_normal((50, 6)), RNG.standard_normal((50, 4))
+    blocks = alignment([x[:20], x[20:]], [y[:20], y[20:]])
+    assert alignment(x, y) == pytest.approx(blocks)
+    assert alignment(x, x @ ROTATION) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("count", [0, -1, 5])
+def test_eigenvectors_that_there_are_not_are_refused(count):
+    with pytest.raises(ValueError, match=f"no {count} leading"):
+        principal_cosines(np.eye(4), np.eye(4), count)

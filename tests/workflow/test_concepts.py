@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -146,6 +147,31 @@ def test_a_second_run_has_nothing_to_do(made):
     assert succeed(made.folder, configured(), *TARGET).jobs == set()
 
 
+def test_what_is_deleted_is_made_again(workspace):
+    results = workspace / "results"
+    gone = [results / f"concepts/olmo/{name}" for name in ("agreement.csv", "synsets.csv")]
+    gone.append(results / "geometry/olmo/tokens.tsv")
+    for path in gone:
+        path.unlink()
+    succeed(workspace, configured(), *TARGET)
+    assert all(path.exists() for path in gone)
+
+
+def test_other_settings_are_not_taken_for_done_where_the_record_is_gone(workspace):
+    shutil.rmtree(workspace / ".snakemake")
+    run = snakemake(workspace, configured(minimum=15), *TARGET)
+    assert run.code == 1 and "was made with minimum 10, and 15 is asked for" in run.output
+
+
+def test_a_tokenizer_replaced_under_an_older_date_is_noticed(workspace):
+    path = workspace / "olmo/tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["model"]["vocab"]["Ġqqqq"] = tokenizer["model"]["vocab"].pop("Ġbird")
+    path.write_text(json.dumps(tokenizer))
+    os.utime(path, (1e9, 1e9))
+    assert "list_tokens olmo" in succeed(workspace, configured(), *TARGET).jobs
+
+
 def test_another_minimum_leaves_the_geometry_alone(workspace):
     run = succeed(workspace, configured(minimum=20), *TARGET)
     assert not {job for job in run.jobs if "extract" in job or "transform" in job}
@@ -201,7 +227,8 @@ def test_a_model_without_a_tokenizer_is_named_and_costs_only_its_own_rows(worksp
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda folder: shutil.rmtree(folder), "There is no index.noun"),
+        (lambda folder: shutil.rmtree(folder), "concepts.wordnet: there is no folder"),
+        (lambda folder: (folder / "index.noun.gz").unlink(), "There is no index.noun"),
         (lambda folder: cut(folder / "data.noun.gz"), "data.noun.gz cannot be read"),
     ],
 )

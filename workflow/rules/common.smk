@@ -16,6 +16,7 @@ from snakemake.io import IOFile
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod
 from unembedding.checkpoints.revisions import folder_name
+from unembedding.checkpoints.sources import state_of
 from unembedding.errors import UserError
 from unembedding.records.manifest import write_manifest
 from unembedding.records.pins import read_pins, read_resolution
@@ -218,6 +219,15 @@ def described(wildcards):
     checkpoints = zip(map(Path, paths), every_asked(wildcards), strict=True)
     inputs.require_made_as_asked(checkpoints, recorded)
     return paths
+
+
+@plainly
+def categorized(wildcards):
+    """Return the categories of every model; refuse those that nobody would make again."""
+    paths = {model: str(CONCEPT.model.categories).format(model=model) for model in CONFIG.models}
+    asked_now = ((Path(path), settings_of(model)) for model, path in paths.items())
+    inputs.require_categorized_as_asked(asked_now, recorded)
+    return list(paths.values())
 
 
 def recorded(path):

@@ -15,9 +15,14 @@ rule concepts:
         CONCEPTS.summary,
         CONCEPTS.summary_page,
         CONCEPTS.explorer,
-        of_every_revision(CONCEPT.scores),
-        of_every_revision(CONCEPT.directions),
-        of_every_revision(CONCEPT.matrices),
+        # All that is kept, so that what is deleted is made again.
+        expand(
+            [MODEL.vocabulary, CONCEPT.model.categories, CONCEPT.model.synsets],
+            model=CONFIG.models,
+        ),
+        expand(str(CONCEPT.model.agreement), model=CONFIG.models),
+        of_every_revision(CONCEPT.scores, CONCEPT.directions, CONCEPT.matrices),
+        of_shown(CONCEPT.tokens),
         expand(str(CONCEPT.model.plot("{plot}")), model=CONFIG.models, plot=CONCEPT_PLOTS),
 
 
@@ -37,6 +42,7 @@ rule list_tokens:
         downloads=1,
     params:
         source=tokenizer_of,
+        state=lambda wildcards: state_of(map(Path, tokenizer_files(wildcards))),
         code=code_digest("list_tokens.py"),
     script:
         "../scripts/list_tokens.py"
@@ -143,7 +149,7 @@ rule summarize_concepts:
         geometry=described,
         scores=of_every_revision(CONCEPT.scores),
         directions=of_every_revision(CONCEPT.directions),
-        categories=expand(str(CONCEPT.model.categories), model=CONFIG.models),
+        categories=categorized,
         synsets=expand(str(CONCEPT.model.synsets), model=CONFIG.models),
     output:
         table=CONCEPTS.summary,

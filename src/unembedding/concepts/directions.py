@@ -30,6 +30,9 @@ Gram = Callable[[np.ndarray], np.ndarray]
 """Returns A Aᵀ of a matrix A, float64: nearly all of the work, and so what a GPU would do."""
 
 SUBSETS = ("all", "train", "half0", "half1")
+# Of the rows' mean square: a smaller multiple of the identity is lost in the rounding of products,
+# as that of two rows, which is zero. Then ℓ = m.
+LEAST_RIDGE = 1e-6
 BLOCK = 4096  # columns of a product that is formed in float32 and summed in float64
 
 
@@ -135,8 +138,8 @@ def combine(products: np.ndarray, width: int) -> tuple[np.ndarray, float]:
     squares = centred.diagonal().copy()
     shrinkage, scale = shrink(squares, np.vdot(centred, centred) / n**2, width)
     weights = np.full(n, 1 / n)
-    if 0 < shrinkage < 1 and scale > 0:
-        centred.flat[:: n + 1] += n * shrinkage * scale / (1 - shrinkage)
+    if ridge := _ridge(n, shrinkage, scale, width):
+        centred.flat[:: n + 1] += ridge
         solution = _solve(centred, with_mean - mean_square)
         weights -= solution - solution.mean()
     with_direction = products @ weights
@@ -151,6 +154,14 @@ def shrink(squares: np.ndarray, norm: float, width: int) -> tuple[float, float]:
     # One row, or S a multiple of I: any δ gives the same Σ, up to its scale.
     shrinkage = min(max(error, 0.0), distance) / distance if distance > 0 else 1.0
     return shrinkage, trace / width
+
+
+def _ridge(n: int, shrinkage: float, scale: float, width: int) -> float:
+    """Return nδμ / (1 − δ), or 0 where ℓ is the mean m: where it is nothing, or all there is."""
+    if not 0 < shrinkage < 1:
+        return 0.0
+    ridge = n * shrinkage * scale / (1 - shrinkage)
+    return ridge if ridge > LEAST_RIDGE * scale * width else 0.0
 
 
 def _products(rows: np.ndarray, gram: Gram) -> np.ndarray:
@@ -223,9 +234,9 @@ def _from_moment(
     with_shift = rows @ shift.astype(rows.dtype)
     shrinkage, scale = shrink(squares - 2 * with_shift + shift @ shift, norm, width)
     mean = direction = centre + shift
-    if 0 < shrinkage < 1 and scale > 0:
+    if ridge := _ridge(n, shrinkage, scale, width):
         diagonal = moment.diagonal().copy()
-        moment.flat[:: width + 1] += n * shrinkage * scale / (1 - shrinkage)
+        moment.flat[:: width + 1] += ridge
         of_mean, of_shift = _solve(moment, np.stack([mean, shift], axis=1)).T
         moment.flat[:: width + 1] = diagonal
         # The inverse of a difference of rank one (Sherman & Morrison 1950).

@@ -23,6 +23,8 @@ def neighbours(
     token's text; where there is none, the one with a space in front is meant.
     Raises UserError where there is neither.
     """
+    if count < 1:
+        raise UserError(f"The number of neighbours is at least 1, not {count}.")
     ids = {text: number for number, text in tokens.items() if number < len(g)}
     found = ids.get(word, ids.get(f" {word}"))
     if found is None:

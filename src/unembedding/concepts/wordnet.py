@@ -131,6 +131,7 @@ def _parse_lemma(fields: list[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def _parse_synset(fields: list[str]) -> tuple[str, tuple[tuple[str, ...], list[str]]]:
+    int(fields[0])  # the offset
     words = 4 + 2 * int(fields[3], 16)
     lemmas = tuple(word.lower() for word in fields[4:words:2])
     count = int(fields[words])
@@ -151,7 +152,7 @@ def _parsed(folder: Path, name: str, parse: Callable[[list[str]], Row]) -> Itera
     """Yield what ``parse`` makes of each line's fields; raise UserError naming a line."""
     path = _present(folder, name)
     open_text = gzip.open if path.suffix == ".gz" else open
-    number = 0
+    number, line = 0, ""
     try:
         with open_text(path, "rt", encoding="utf-8") as file:
             for number, line in enumerate(file, 1):  # noqa: B007, errors name it

@@ -323,7 +323,7 @@ def load(
     mistakes = [line for file in files for line in _duplicate_keys(Path(file))]
     mistakes += _shared_folders(values)
     mistakes += _missing_folders(values) if folders else []
-    if not values.keys() & {"models", "mamba", "backends", "concepts"}:
+    if not values.keys() & {"models", "mamba", "backends"}:
         mistakes.append("models: missing")
     try:
         config = Config.model_validate(values)
@@ -386,16 +386,21 @@ def _shared_folders(values: Mapping[str, Any]) -> list[str]:
 
 
 def _missing_folders(values: Mapping[str, Any]) -> list[str]:
-    """Return a message for each `path:` of a model that is no folder."""
+    """Return a message for each `path:` of a model, and for `wordnet:`, that is no folder."""
+    concepts = values.get("concepts")
+    wordnet = concepts.get("wordnet") if isinstance(concepts, Mapping) else None
     models = values.get("models")
     named = {
         name: model["path"]
         for name, model in (models if isinstance(models, Mapping) else {}).items()
         if isinstance(model, Mapping) and isinstance(model.get("path"), str) and model["path"]
     }
+    named = {f"models.{name}.path": path for name, path in named.items()}
+    if isinstance(wordnet, str) and wordnet:
+        named["concepts.wordnet"] = wordnet
     return [
-        f"models.{name}.path: there is no folder {folder}"
-        for name, path in named.items()
+        f"{key}: there is no folder {folder}"
+        for key, path in named.items()
         if not Path(folder := _expanded(path)).is_dir() and not re.search(r"[{}$<]", folder)
     ]
 

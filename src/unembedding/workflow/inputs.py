@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from unembedding.checkpoints.formats import is_input
+from unembedding.checkpoints.formats.safetensors import read_header
 from unembedding.checkpoints.revisions import by_step, local_revisions, parse_progress
-from unembedding.checkpoints.sources import state_of
+from unembedding.checkpoints.sources import LocalFile, state_of
 from unembedding.concepts.tokenizer import local_tokenizer
 from unembedding.errors import GeometryError, UserError
 from unembedding.records.geometry import Geometry
@@ -137,6 +138,32 @@ def require_made_as_asked(
             f"or the results copied. So it is with {len(kept)} checkpoints. Delete their folders "
             "of results/geometry/, or put back what was configured, and run again."
         )
+
+
+def require_categorized_as_asked(
+    categories: Iterable[tuple[Path, Mapping[str, Any]]], recorded: Recorded
+) -> None:
+    """Raise UserError where Snakemake would keep categories of other settings than are asked."""
+    for path, asked in categories:
+        made = _settings_of(path, path.stat().st_mtime_ns) if path.exists() else None
+        if made is None:
+            continue
+        made = {key: made[key] for key in asked if key in made}  # in the order that is recorded
+        if _is_kept(made, asked, recorded(path)):
+            raise UserError(
+                f"{path} was made with {_difference(made, asked)}, and .snakemake/ has no record "
+                "of it, as if that folder had been deleted or the results copied. Delete the file, "
+                "and run again."
+            )
+
+
+@cache
+def _settings_of(path: Path, _changed: int) -> dict[str, Any] | None:
+    """Return what categories were made with, None where they cannot be read."""
+    try:
+        return json.loads(read_header(LocalFile(path), path.name)[1]["settings"])
+    except (GeometryError, KeyError, ValueError):
+        return None  # the job that reads them says what is wrong
 
 
 def _is_kept(

@@ -101,6 +101,15 @@ def test_directions_of_nested_synsets_are_those_of_the_formulas(width):
             )
 
 
+@pytest.mark.parametrize("width", [3, 64])
+def test_two_members_have_their_mean_whatever_rounding_says(width):
+    """Ledoit and Wolf's error of two rows is zero."""
+    for seed in range(200):
+        g = np.random.default_rng(seed).standard_normal((2, width)).astype(np.float32)
+        found = find_directions(g, categories([np.arange(2)]))["all"]
+        np.testing.assert_allclose(found.vectors[0], g.mean(axis=0), atol=1e-5)
+
+
 def test_members_projections_average_one_and_the_norm_is_the_product_with_the_mean():
     g = np.random.default_rng(0).standard_normal((60, 16)) + 1
     concept = categories([np.arange(40)])
