@@ -66,6 +66,34 @@ def test_steps_give_what_the_whole_gives(circular, size):
     assert not state[[1, 3]].any() and state[slots].any()
 
 
+def test_a_circular_state_keeps_the_last_of_more_inputs_than_it_has_room_for():
+    x, weight, bias = operands(batch=2)
+    state, seen = torch.zeros(2, 20, 4), torch.tensor([0, 0])
+    y = causal_conv1d_update(x[..., :11], state, weight, bias, "silu", seen)
+    last = causal_conv1d_update(x[..., 11:], state, weight, bias, "silu", seen + 11)
+    whole = causal_conv1d(x, weight, bias, True)
+    torch.testing.assert_close(torch.cat([y, last], dim=2), whole)
+
+
+def test_rows_with_a_negative_slot_are_padding():
+    x, weight, bias = operands(batch=3)
+    state = torch.ones(4, 20, 5)
+    slots = torch.tensor([-1, 2, -1])
+    y = causal_conv1d_update(x, state, weight, bias, "silu", None, slots)
+    alone = torch.ones(1, 20, 5)
+    torch.testing.assert_close(y[1:2], causal_conv1d_update(x[1:2], alone, weight, bias, "silu"))
+    assert not y[[0, 2]].any()
+    assert torch.equal(state[2:3], alone) and (state[[0, 1, 3]] == 1).all()
+
+
+def test_times_of_a_negative_sequence_are_padding():
+    x, weight, bias = operands(batch=1)
+    seq_idx = torch.where(torch.arange(30) < 20, 0, -1)[None]
+    y = causal_conv1d(x, weight, bias, True, seq_idx=seq_idx)
+    torch.testing.assert_close(y[..., :20], causal_conv1d(x[..., :20], weight, bias, True))
+    assert not y[..., 20:].any()
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [

@@ -25,7 +25,8 @@ def causal_conv1d(
 
     x: (batch, dim, length), float32, bfloat16 or float16, any strides. weight: (dim, width); bias:
     (dim). initial_states: what came before x, (batch, dim, width - 1); zero by default.
-    seq_idx: (batch, length), integers: no output sees an input of another number.
+    seq_idx: (batch, length), integers: no output sees an input of another number; where it is
+    negative there is padding, and y is zero.
 
     Returns y like x; with return_final_states also the last width - 1 inputs, the initial states of
     what follows. Differentiable. Raises ValueError for shapes, TypeError for dtypes and devices.
@@ -55,7 +56,8 @@ def causal_conv1d_update(
     """The convolution of the next inputs after those in `conv_state`, which is updated in place.
 
     x: (batch, dim) or (batch, dim, length). conv_state: (slots, dim, width - 1 or more); slot i,
-    or conv_state_indices[i], is that of row i. It ends with the last input; with cache_seqlens
+    or conv_state_indices[i], is that of row i; where the index is negative, row i is padding, and
+    its y is zero. It ends with the last input; with cache_seqlens
     (batch), which counts the inputs so far, it is circular. activation: None, "silu" or "swish".
 
     Returns y like x. Raises ValueError, TypeError or IndexError before anything is written.
@@ -67,6 +69,16 @@ def causal_conv1d_update(
         return causal_conv1d_update(x[..., None], conv_state, weight, bias, activation, *more)[
             ..., 0
         ]
+    if conv_state_indices is not None and (padding := conv_state_indices < 0).any():
+        check_shape("conv_state_indices", conv_state_indices, (len(x),))
+        if cache_seqlens is not None:
+            check_shape("cache_seqlens", cache_seqlens, (len(x),))
+        used = ~padding
+        counts = None if cache_seqlens is None else cache_seqlens[used]
+        more = (counts, conv_state_indices[used])
+        y = torch.zeros_like(x)
+        y[used] = causal_conv1d_update(x[used], conv_state, weight, bias, activation, *more)
+        return y
     check_tensors({"conv_state": conv_state})
     _check(x, weight, bias, None, None)
     rows = slots_of(conv_state, "conv_state", conv_state_indices, "conv_state_indices", len(x))
@@ -82,15 +94,14 @@ def causal_conv1d_update(
         window, kept = joined[..., size - reach :], joined[..., length:]
     else:
         check_shape("cache_seqlens", cache_seqlens, (len(x),))
-        if length > size:
-            raise ValueError(f"x has {length} times, more than the {size} of a circular conv_state")
 
         def at(first: int, last: int) -> Tensor:
             times = torch.arange(first, last) + cache_seqlens[:, None]
             return (times % size)[:, None].expand(-1, x.shape[1], -1)
 
         window = torch.cat([state.gather(2, at(-reach, 0)).to(x.dtype), x], dim=2)
-        kept = state.scatter(2, at(0, length), x.to(state.dtype))
+        first = max(0, length - size)  # of the inputs that the state has room for
+        kept = state.scatter(2, at(first, length), x[..., first:].to(state.dtype))
     y = _convolve(window, weight, bias, activation is not None)[..., reach:]
     conv_state[rows] = kept.to(conv_state.dtype)
     return y
@@ -161,4 +172,5 @@ def _within_sequences(
         y = y + F.pad(term, (back, 0))
     if bias is not None:
         y = y + bias.float()[:, None]
-    return (F.silu(y) if silu else y).to(x.dtype)
+    y = F.silu(y) if silu else y
+    return y.masked_fill((seq_idx < 0)[:, None], 0).to(x.dtype)  # padding has a negative index
