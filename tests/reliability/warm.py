@@ -23,6 +23,10 @@ from typing import Any, NoReturn, Self
 
 SERVER = "WARM_SERVER"  # the variable that tells a run where the server listens
 
+# Seconds. Snakemake 9.27 waits for ever where a signal meets its scheduler: the handler takes a
+# lock that the same thread holds.
+PATIENCE = 60
+
 
 class WarmProcesses:
     """The server, to be closed at the end."""
@@ -77,6 +81,9 @@ class Started:
         """Send a signal to the process and its jobs, and wait until all of them have ended."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signum)
+        if not self._connection.poll(PATIENCE):
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
         self.wait()
         with suppress(ProcessLookupError):
             while True:
