@@ -85,9 +85,7 @@ def _sum(blocks: Iterable[list[np.ndarray]]) -> list[np.ndarray]:
     return total
 
 
-def compare_with_last(
-    revisions: Sequence[RevisionResults],
-) -> list[Row]:
+def compare_with_last(revisions: Sequence[RevisionResults]) -> list[Row]:
     """Return a row for each checkpoint, compared with the last of them."""
     last, last_vectors = Revision(revisions[-1]), _eigenvectors(revisions[-1])
     leading = min(LEADING, max(1, len(last_vectors) // 4))

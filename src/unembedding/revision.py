@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from unembedding.backends.numpy_backend import NumpyBackend
 from unembedding.covariance import UNEMBEDDING_DIGEST
 from unembedding.errors import GeometryError, UserError
 from unembedding.extraction import UNEMBEDDING
@@ -52,7 +53,7 @@ class Revision:
             return height, width
         return int(self.file.metadata["rows"]), self.file.tensor(INVERSE_SQRT, 2).shape[1]
 
-    @property
+    @cached_property
     def mean(self) -> np.ndarray:
         """μ, the mean of γ's rows (d, float64)."""
         return self._factors.read("mean", 1)
@@ -80,7 +81,7 @@ class Revision:
             height, chosen = self.shape[0], np.asarray(list(rows), np.int64)
             if len(chosen) and chosen.max() >= height:
                 raise GeometryError(f"{self.path} is of {height} rows, from 0 on.")
-            return self._product(self._gamma.rows(UNEMBEDDING, chosen))
+            return next(self._products([self._gamma.rows(UNEMBEDDING, chosen)]))
         if rows is not None:
             return self.file.rows(G, rows)
         tensor = self.file.tensor(G, 2)
@@ -91,18 +92,14 @@ class Revision:
         if self.written:
             yield from self.file.blocks(G)
         else:
-            yield from map(self._product, self._gamma.blocks(UNEMBEDDING, self.shape[0]))
+            yield from self._products(self._gamma.blocks(UNEMBEDDING, self.shape[0]))
 
-    def _product(self, gamma: np.ndarray) -> np.ndarray:
-        return np.subtract(gamma, self._shift, dtype=np.float64).astype(np.float32) @ self._matrix
+    def _products(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        return NumpyBackend().products(blocks, self.mean, self._matrix)
 
     @cached_property
     def _factors(self) -> TensorFile:
         return TensorFile(self.results.factors)
-
-    @cached_property
-    def _shift(self) -> np.ndarray:
-        return self.mean
 
     @cached_property
     def _matrix(self) -> np.ndarray:

@@ -41,7 +41,7 @@ def transform(
     A covariance without full rank raises GeometryError, or with ``pseudo_inverse`` is inverted on
     the r eigenvectors it has, so that gᵀg / V is the projector on them. Returns rank, condition
     number, effective rank and the whitening residual: an ``estimate`` from the blocks of g as they
-    are formed, or ``exact``, for which the file is read again (``unembedding.whitening``).
+    are formed, or ``exact``, for which g is read or formed again (``unembedding.whitening``).
     """
     clock = clock or Stopwatch()
     with clock("verify and read"):
@@ -61,19 +61,13 @@ def transform(
     metadata = {"rows": str(rows), **made_from}
     of_factors = of_causal = None
     if factors is not None:
-        with clock("write"), replacing(factors) as file:
-            square = (dtype, (width, width))
-            tensors = {"mean": ("F64", (width,)), INVERSE_SQRT: square, SQRT: square}
-            writer = TensorWriter(file, tensors, metadata)
-            writer.write(mean.astype(np.float64))
-            _write_rows(writer, inverse_sqrt)
-            with clock("square root"):
-                vectors = decomposed.read("eigenvectors", 2)
-                sqrt = _power(backend, vectors, eigenvalues, kept, 0.5)
-            _write_rows(writer, sqrt)
-            writer.close()
-            of_factors = writer.digest
-            del vectors, sqrt
+        with clock("square root"):
+            vectors = decomposed.read("eigenvectors", 2)
+            sqrt = _power(backend, vectors, eigenvalues, kept, 0.5)
+            del vectors
+        with clock("write"):
+            of_factors = _write_factors(factors, mean, inverse_sqrt, sqrt, metadata)
+            del sqrt
     matrix = inverse_sqrt.astype(np.float32)
 
     def products() -> Iterator[np.ndarray]:
@@ -122,6 +116,25 @@ def _power(
     scale[kept] = eigenvalues[kept].astype(np.float64) ** (exponent / 2)
     outer = backend.scaled_outer(eigenvectors, scale)
     return outer.astype(eigenvalues.dtype, copy=False)
+
+
+def _write_factors(
+    target: Path,
+    mean: np.ndarray,
+    inverse_sqrt: np.ndarray,
+    sqrt: np.ndarray,
+    metadata: dict[str, str],
+) -> str:
+    """Write factors.safetensors; return the digest of its tensors."""
+    square = (SAFETENSORS[sqrt.dtype.name], sqrt.shape)
+    tensors = {"mean": ("F64", mean.shape), INVERSE_SQRT: square, SQRT: square}
+    with replacing(target) as file:
+        writer = TensorWriter(file, tensors, metadata)
+        writer.write(mean.astype(np.float64))
+        _write_rows(writer, inverse_sqrt)
+        _write_rows(writer, sqrt)
+        writer.close()
+    return writer.digest
 
 
 def _write_rows(writer: TensorWriter, matrix: np.ndarray) -> None:

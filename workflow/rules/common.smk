@@ -132,13 +132,18 @@ def asked_of(stage):
     return lambda wildcards: asked(wildcards.model, wildcards.revision).of(stage)
 
 
-def of_every_revision(*patterns):
-    """Return an input function: the files of each revision of the model, or of every model."""
+def of_revisions(found, patterns):
+    """Return an input function: the files of each revision that ``found`` finds of wildcards."""
     return lambda wildcards: [
         str(pattern).format(model=model, revision=revision)
-        for model, revision in every_revision(wildcards)
+        for model, revision in found(wildcards)
         for pattern in patterns
     ]
+
+
+def of_every_revision(*patterns):
+    """Return an input function: the files of each revision of the model, or of every model."""
+    return of_revisions(every_revision, patterns)
 
 
 @plainly
@@ -167,11 +172,7 @@ def shown_revisions(wildcards, resolved=True):
 
 def of_shown(*patterns):
     """Return an input function: the files of each checkpoint whose tokens are explored."""
-    return lambda wildcards: [
-        str(pattern).format(model=model, revision=revision)
-        for model, revision in shown_revisions(wildcards)
-        for pattern in patterns
-    ]
+    return of_revisions(shown_revisions, patterns)
 
 
 def of_last(*patterns):

@@ -17,10 +17,14 @@ rule concepts:
         CONCEPTS.explorer,
         # All that is kept, so that what is deleted is made again.
         expand(
-            [MODEL.vocabulary, CONCEPT.model.categories, CONCEPT.model.synsets],
+            [
+                MODEL.vocabulary,
+                CONCEPT.model.categories,
+                CONCEPT.model.synsets,
+                CONCEPT.model.agreement,
+            ],
             model=CONFIG.models,
         ),
-        expand(str(CONCEPT.model.agreement), model=CONFIG.models),
         of_every_revision(CONCEPT.scores, CONCEPT.directions, CONCEPT.matrices),
         of_shown(CONCEPT.tokens),
         expand(str(CONCEPT.model.plot("{plot}")), model=CONFIG.models, plot=CONCEPT_PLOTS),

@@ -57,8 +57,8 @@ def causal_conv1d_update(
 
     x: (batch, dim) or (batch, dim, length). conv_state: (slots, dim, width - 1 or more); slot i,
     or conv_state_indices[i], is that of row i; where the index is negative, row i is padding, and
-    its y is zero. It ends with the last input; with cache_seqlens
-    (batch), which counts the inputs so far, it is circular. activation: None, "silu" or "swish".
+    its y is zero. It ends with the last input; with cache_seqlens (batch), which counts the inputs
+    so far, it is circular. activation: None, "silu" or "swish".
 
     Returns y like x. Raises ValueError, TypeError or IndexError before anything is written.
     """
