@@ -87,7 +87,7 @@ def test_a_job_that_is_terminated_leaves_its_profile_beside_the_log(folder):
     output = driver.communicate()[0]
     assert driver.returncode != 0
     assert "Ended by SIGTERM" in (folder / LOG).read_text(), output
-    assert "eigh" in (folder / f"{LOG}.txt").read_text()
+    assert "mean_and_covariance" in (folder / f"{LOG}.txt").read_text()
     assert (folder / f"{LOG}.prof").exists() and (folder / f"{LOG}.svg").exists()
     assert not (folder / RESULTS / "decomposition.safetensors").exists()
 
