@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import hashlib
@@ -48,6 +49,18 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     finally:
         if temporary != path:
             temporary.unlink(missing_ok=True)
+
+
+def require_room(file: BinaryIO, size: int) -> None:
+    """Raise OSError, as a late write would, where a file's disk has not got ``size`` bytes free."""
+    try:
+        disk = os.fstatvfs(file.fileno())
+    except OSError:  # no file of a disk
+        return
+    free = disk.f_bavail * disk.f_frsize
+    if disk.f_blocks and size > free:
+        why = f"No space left on device: it takes {size:,} bytes, and {free:,} are free"
+        raise OSError(errno.ENOSPC, why, file.name)
 
 
 def _create_temporary(path: Path) -> BinaryIO:

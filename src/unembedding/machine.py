@@ -60,6 +60,12 @@ def cpus_allowed() -> int:
     return os.cpu_count() or 1
 
 
+def memory_mb() -> int:
+    """Return how much memory this process may use: what is there, or its limit where it has one."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    return min(there, memory_limit_mb() or there)
+
+
 def memory_limit_mb() -> int | None:
     """Return the least of the limits on this process's memory, or None where there is none."""
     # Slurm sets RLIMIT_RSS to what the job asked for, also where it uses no control groups.

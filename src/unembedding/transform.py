@@ -73,18 +73,18 @@ def transform(
     def products() -> Iterator[np.ndarray]:
         return backend.products(gamma.verified_blocks(UNEMBEDDING, rows), mean, matrix)
 
-    probes, total = Probes(width), np.zeros(width)
+    probes = Probes(width)
     with clock("write"), ExitStack() as files:
         if causal is not None:
             tensors = {G: ("F32", (rows, width)), INVERSE_SQRT: (dtype, (width, width))}
-            writer = TensorWriter(files.enter_context(replacing(causal)), tensors, metadata)
+            file = files.enter_context(replacing(causal))
+            writer = TensorWriter(file, tensors, metadata, uncached=True)
         for block in clock.each("transform", products()):
             if causal is not None:
                 writer.write(block)
             with clock.adding("whitening residual"):
                 probes.add(block)
-                total += block.sum(axis=0, dtype=np.float64)
-        _require_finite(total, unembedding)
+        _require_finite(probes.total, unembedding)
         if causal is not None:
             _write_rows(writer, inverse_sqrt)
             writer.close()
@@ -99,7 +99,7 @@ def transform(
             deviation = whitening_residual(blocks, rows, width, backend, directions)
         else:
             deviation = probes.residual(directions)
-    mean_of_g = float(np.abs(total).max()) / rows
+    mean_of_g = float(np.abs(probes.total).max()) / rows
     made = (gamma.digest, decomposed.digest, of_causal, of_factors)
     return Transformation(rows, found, deviation, mean_of_g, *made)
 

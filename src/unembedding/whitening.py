@@ -27,17 +27,22 @@ class Probes:
     ‖Eᵢ‖², so √m of the mean m of their squares is ‖Eᵢ‖ to 12.5 % (one standard deviation), and less
     than half of it once in 200,000. Where many rows are equally poor the largest estimate is up to
     a half above the truth. Ω is the same each time. Costs 64 / d of forming gᵀg whole.
-    Products are float32 and summed over blocks in float64.
+    Products are float32 and summed over blocks in float64, and so is the sum of the rows.
     """
 
     def __init__(self, width: int) -> None:
         self.directions = np.random.default_rng(0).standard_normal((width, DIRECTIONS), np.float32)
         self.rows = 0
         self.moments = np.zeros((DIRECTIONS, width))
+        self.total = np.zeros(width)
 
     def add(self, block: np.ndarray) -> None:
         """Take in a block (n × d, float32) of g."""
-        self.moments += (block @ self.directions).T @ block
+        projected = np.ones((len(block), DIRECTIONS + 1), np.float32)
+        np.matmul(block, self.directions, out=projected[:, :DIRECTIONS])
+        sums = projected.T @ block
+        self.moments += sums[:DIRECTIONS]
+        self.total += sums[DIRECTIONS]
         self.rows += len(block)
 
     def residual(self, kept: np.ndarray | None = None) -> float:

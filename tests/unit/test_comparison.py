@@ -23,7 +23,7 @@ from unembedding.backend_comparison.matrices import covariance, covariance_of, w
 from unembedding.backend_comparison.measuring import Eigh, accuracy, measure_eigh, rounds
 from unembedding.backend_comparison.solvers import SOLVERS, Solver, solvers_here
 from unembedding.backend_comparison.stages import Job, Stages, measure_stages
-from unembedding.errors import GeometryError
+from unembedding.errors import GeometryError, UserError
 from unembedding.records.serialization import read_table, write_table
 
 SCRIPTS = Path(__file__).parents[2] / "src"
@@ -195,6 +195,13 @@ def test_a_table_reads_back_as_it_was_written(tmp_path):
     ]
     write_table(tmp_path / "eigh.csv", Eigh, rows)
     assert read_table(tmp_path / "eigh.csv", Eigh) == rows
+
+
+@pytest.mark.parametrize("content", ["backend\nnumpy\n", "\0", "backend,size\nnumpy,many\n"])
+def test_a_table_of_another_form_is_named(tmp_path, content):
+    (tmp_path / "eigh.csv").write_text(content)
+    with pytest.raises(UserError, match=r"eigh\.csv cannot be read"):
+        read_table(tmp_path / "eigh.csv", Eigh)
 
 
 def eigh(backend, seconds, size=64, precision="float64", load="idle"):

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from unembedding.errors import GeometryError
 from unembedding.results import RevisionResults
 from unembedding.workflow.sizing import (
     DEFAULT_WIDTH,
     mamba_mb,
     matrix_width,
     memory_mb,
+    require_memory,
     runtime_minutes,
 )
 
@@ -30,6 +32,13 @@ def test_the_width_stands_in_the_header_of_gamma(tmp_path):
 def test_another_revision_of_the_model_tells_the_width_before_gamma_is_there(tmp_path):
     write(tmp_path / "step0/decomposition.safetensors", eigenvalues=np.zeros(4))
     assert matrix_width(RevisionResults(tmp_path / "step1")) == 4
+
+
+def test_a_width_whose_matrices_do_not_fit_is_refused():
+    require_memory(4096, "float64", 2000)
+    with pytest.raises(GeometryError, match=r"width of 16384 takes 6,644 MB .* use 6,000"):
+        require_memory(16384, "float64", 6000)
+    require_memory(16384, "float32", 6000)
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "d_model", "n_embd"])

@@ -2,16 +2,18 @@
 
 import hashlib
 import io
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from unembedding.errors import UserError
 from unembedding.files import checksum, replacing, write_json, write_text
-from unembedding.tensors.files import TensorFile, TensorWriter
+from unembedding.tensors.files import LARGE, TensorFile, TensorWriter
+from unembedding.tensors.uncached import ALIGNMENT, CHUNK, UncachedFile
 
 
 def write(path, close=True):
@@ -79,6 +81,44 @@ def test_the_reason_why_a_write_failed_is_raised_by_the_next_call():
         writer.write(np.zeros(3, np.float32))
         with pytest.raises(OSError, match="No space left"):
             writer.close()
+
+
+@pytest.mark.parametrize("start", [ALIGNMENT, 8])  # the latter no file system takes directly
+@pytest.mark.parametrize("sizes", [[3 * CHUNK + 5], [CHUNK - 1, 2, ALIGNMENT], [7], []])
+def test_what_is_written_past_the_cache_reads_back(tmp_path, start, sizes):
+    rng = np.random.default_rng(0)
+    pieces = [rng.bytes(size) for size in sizes]
+    with (tmp_path / "f").open("xb") as file:
+        file.write(b"h" * start)
+        file.flush()
+        uncached = UncachedFile(file, start)
+        for piece in pieces:
+            uncached.write(memoryview(piece))
+        uncached.flush()
+        file.seek(0)
+        file.write(b"H")
+    assert (tmp_path / "f").read_bytes() == b"H" + b"h" * (start - 1) + b"".join(pieces)
+
+
+def test_a_large_file_written_past_the_cache_is_verified(tmp_path):
+    values = np.random.default_rng(0).standard_normal((LARGE // 4000 + 1, 1000), np.float32)
+    with replacing(tmp_path / "g.safetensors") as file:
+        writer = TensorWriter(file, {"g": ("F32", values.shape)}, {}, uncached=True)
+        for first in range(0, len(values), 777):
+            writer.write(values[first : first + 777])
+        writer.close()
+    found = TensorFile(tmp_path / "g.safetensors")
+    found.verify()
+    np.testing.assert_array_equal(found.read("g", 2), values)
+    np.testing.assert_array_equal(load_file(found.path)["g"], values)
+
+
+def test_what_the_disk_has_no_room_for_is_not_begun(tmp_path):
+    larger = shutil.disk_usage(tmp_path).free // 4096 + 1
+    said = r"m\.safetensors: No space left on device: it takes [\d,]+ bytes, and [\d,]+ are free"
+    with pytest.raises(UserError, match=said), replacing(tmp_path / "m.safetensors") as file:
+        TensorWriter(file, {"m": ("F32", (larger, 1024))}, {})
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_data_are_aligned_to_eight_bytes(tmp_path):

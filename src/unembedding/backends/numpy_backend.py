@@ -16,6 +16,7 @@ from unembedding.backends.limits import require_lapack
 from unembedding.machine import cpu_model
 
 TILE = 64  # columns of a matrix that are worked on at once
+SUMMED = 8  # blocks whose products are summed in float32, before they are in float64
 
 
 class NumpyBackend:
@@ -33,13 +34,17 @@ class NumpyBackend:
     ) -> np.ndarray:
         require_lapack(len(shift))  # before the work of which nothing could come
         total = np.zeros((len(shift), len(shift)), order="F")
-        part = total if precision == np.float64 else np.zeros(total.shape, precision, order="F")
-        for centered in _centered(blocks, shift, precision):
-            if part is total:
+        if precision == np.float64:
+            for centered in _centered(blocks, shift, precision):
                 blas.dsyrk(1.0, centered.T, beta=1.0, c=total, overwrite_c=True)
-            else:
-                blas.ssyrk(1.0, centered.T, c=part, overwrite_c=True)
+            return total
+        part = np.zeros(total.shape, precision, order="F")
+        for number, centered in enumerate(_centered(blocks, shift, precision)):
+            first = number % SUMMED == 0
+            if first and number:
                 _add_upper_triangle(part, total)
+            blas.ssyrk(1.0, centered.T, beta=0.0 if first else 1.0, c=part, overwrite_c=True)
+        _add_upper_triangle(part, total)
         return total
 
     def eigh(self, symmetric: np.ndarray, precision: np.dtype) -> tuple[np.ndarray, np.ndarray]:

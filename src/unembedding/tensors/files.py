@@ -16,7 +16,7 @@ from unembedding.checkpoints.formats.safetensors import read_header
 from unembedding.checkpoints.sources import LocalFile
 from unembedding.checkpoints.stored_tensor import StoredTensor
 from unembedding.errors import GeometryError
-from unembedding.files import CHECKSUM, checksum
+from unembedding.files import CHECKSUM, checksum, require_room
 from unembedding.tensors.digests import (
     ALGORITHMS,
     CURRENT,
@@ -27,11 +27,13 @@ from unembedding.tensors.digests import (
     named,
     written,
 )
+from unembedding.tensors.uncached import ALIGNMENT, UncachedFile
 
 ROOM_FOR_METADATA = 128  # bytes, for what is known only when all is written
 # Of a block of rows, as float64: enough for BLAS's full speed. From 64 MB on malloc gives a float32
 # block back to the system each time, and the pages of the next one cost more than reading it.
 BLOCK_BYTES = 48 * 2**20
+LARGE = 2**26  # bytes of a file for which the page cache is worth avoiding
 SAFETENSORS = {"float64": "F64", "float32": "F32"}
 
 
@@ -65,8 +67,12 @@ class TensorWriter:
         file: BinaryIO,
         tensors: Mapping[str, tuple[str, tuple[int, ...]]],
         metadata: Mapping[str, str],
+        uncached: bool = False,
     ) -> None:
-        """``tensors`` maps names to (safetensors dtype, shape), in the order of writing."""
+        """``tensors`` maps names to (safetensors dtype, shape), in the order of writing.
+
+        ``uncached`` writes data that nobody reads soon past the page cache, if they are large.
+        """
         self.file, self.metadata = file, dict(metadata)
         self.written = self.expected = 0
         self.entries: dict[str, object] = {}
@@ -79,8 +85,14 @@ class TensorWriter:
             self.expected = stop
         # The header comes first in the file and is known last, so its place is kept free.
         room = len(self._header({DIGEST: "0" * LENGTH, CHECKSUM: "0" * 64})) + ROOM_FOR_METADATA
-        self.header_size = room + -room % 8
-        file.write(b"\0" * (8 + self.header_size))
+        uncached &= self.expected >= LARGE
+        start = 8 + room
+        start += -start % (ALIGNMENT if uncached else 8)
+        self.header_size = start - 8
+        require_room(file, start + self.expected)
+        file.write(b"\0" * start)
+        file.flush()
+        self.uncached = UncachedFile(file, start) if uncached else None
 
     @property
     def digest(self) -> str:
@@ -99,13 +111,16 @@ class TensorWriter:
         self.written += view.nbytes
 
     def _append(self, view: memoryview) -> None:
-        self.file.write(view)
+        (self.uncached or self.file).write(view)
         self.hashed.update(view)
 
     def close(self, metadata: Mapping[str, str] | None = None) -> None:
         """Write the header, with the digest and what else is known only now."""
         if self.written != self.expected:
             raise RuntimeError(f"{self.written} bytes were written of {self.expected}")
+        self.beside.wait()
+        if self.uncached:
+            self.uncached.flush()
         late = {**(metadata or {}), DIGEST: self.digest}
         described = [(name, *tensor) for name, tensor in self.tensors.items()]
         header = self._header({**late, CHECKSUM: _of_header(described, {**self.metadata, **late})})

@@ -17,6 +17,7 @@ from unembedding.tensors.files import TensorFile
 DEFAULT_WIDTH = 4096  # OLMo-7B's; for a model of which nothing has been fetched yet
 WIDTH_KEYS = ("hidden_size", "d_model", "n_embd")  # in config.json: most; OLMo, Mamba; GPT-2
 MATRICES = 6  # d × d in float64, held at once: LAPACK's workspace and its input and output
+LEAST_MATRICES = 3  # that LAPACK does not do without, in the precision asked for
 BASE_MB = 1000  # Snakemake 265, imports 100, blocks of γ 200, and room
 GPU_BASE_MB = 4000  # the CUDA libraries take 1 to 3 GB of the host's memory
 MAMBA_130M = {"num_hidden_layers": 24, "hidden_size": 768, "state_size": 16, "vocab_size": 50280}
@@ -48,6 +49,17 @@ def placement(backend: str) -> Placement:
 def memory_mb(width: int, on_gpu: bool = False) -> int:
     """Return the memory to ask for, which depends on the width and not on the number of tokens."""
     return (GPU_BASE_MB if on_gpu else BASE_MB) + MATRICES * 8 * width**2 // 2**20
+
+
+def require_memory(width: int, precision: str, limit_mb: int) -> None:
+    """Raise GeometryError where a job may not use the memory that its matrices take on the CPU."""
+    itemsize = 8 if precision == "float64" else 4
+    needed = BASE_MB // 2 + LEAST_MATRICES * itemsize * width**2 // 2**20
+    if needed > limit_mb:
+        raise GeometryError(
+            f"A width of {width} takes {needed:,} MB of memory in {precision}, and this job may "
+            f"use {limit_mb:,}. Run where there is more, or set `precision: float32`."
+        )
 
 
 def concepts_mb(width: int) -> int:

@@ -35,12 +35,15 @@ class Stage:
         """Hold BLAS to the job's threads, and yield the backend for matrices of this width."""
         with self.clock("import"):
             from unembedding.backends import select_backend
-            from unembedding.machine import using_threads
+            from unembedding.machine import cpu_model, memory_mb, using_threads
             from unembedding.records.stages import Compute
+            from unembedding.workflow.sizing import require_memory
 
             choice = Path(self.job.params.choice)
             backend, reason = select_backend(self.job.params.backend, choice, width, precision)
         print(f"Backend {backend.name} on {backend.device} ({reason})")
+        if backend.device == cpu_model():
+            require_memory(width, precision, memory_mb())
         with using_threads(self.job.threads, self.job.resources.get("mem_mb")) as used:
             self.compute = Compute(
                 backend.name,
