@@ -79,8 +79,7 @@ class RevisionResults:
 
     @property
     def concepts(self) -> ConceptRevision:
-        root = self.model.of_all.folder.parent / CONCEPTS.folder.name
-        return ConceptResults(root).model(self.model.folder.name).beside(self.folder.name)
+        return self.model.concepts.beside(self.folder.name)
 
 
 @dataclass(frozen=True)
@@ -102,6 +101,11 @@ class ModelResults:
     def vocabulary(self) -> Path:
         """The text of each token, which rows of γ and g are of."""
         return self.folder / "tokens.tsv"
+
+    @property
+    def concepts(self) -> ConceptModel:
+        root = self.of_all.folder.parent / CONCEPTS.folder.name
+        return ConceptResults(root).model(self.folder.name)
 
     def plot(self, name: str) -> Path:
         return self.folder / "plots" / f"{name}.svg"

@@ -39,10 +39,11 @@ def test_a_wrong_configuration_is_told_before_any_job(tmp_path, mistake):
 
 
 def test_all_mistakes_are_told_at_once(tmp_path):
-    models = {"m": {"rows": 0}, "n": {"path": "models/nowhere"}}
+    models = {"m": {"rows": 0}, "n": {"path": "models/nowhere", "tokenizer": "none.json"}}
     config = {"models": models, "backend": "jax", "colour": "red"}
     output = snakemake(tmp_path, config).output
-    mistakes = ("models.m", "backend", "colour", "models.n.path: there is no folder models/nowhere")
+    absent = ("path: there is no folder models/nowhere", "tokenizer: there is no file none.json")
+    mistakes = ("models.m", "backend", "colour", *(f"models.n.{what}" for what in absent))
     assert all(mistake in output for mistake in mistakes), output
 
 

@@ -224,6 +224,41 @@ def test_a_model_without_a_tokenizer_is_named_and_costs_only_its_own_rows(worksp
     assert len(rows_of(workspace / "results/concepts/summary.csv")) == 2
 
 
+def test_a_tokenizer_that_breaks_later_takes_its_own_rows_with_it(workspace):
+    shutil.copytree(workspace / "olmo", workspace / "other")
+    config = configured()
+    config["models"]["other"] = {"path": "other", "revisions": REVISIONS[:1]}
+    succeed(workspace, config, *TARGET)
+    (workspace / "other/tokenizer.json").write_text("{}")
+    run = snakemake(workspace, config, *TARGET)
+    assert run.code == 1 and "is not a tokenizer" in run.output
+    assert {row["model"] for row in rows_of(workspace / "results/concepts/summary.csv")} == {"olmo"}
+    assert (workspace / "results/concepts/explorer.html").exists()
+    shutil.copy2(OLMO / "tokenizer.json", workspace / "other")
+    succeed(workspace, config, *TARGET)
+    assert len(rows_of(workspace / "results/concepts/summary.csv")) == 3
+
+
+def test_rows_of_models_that_are_no_longer_asked_for_are_kept_and_marked(workspace):
+    shutil.copytree(workspace / "olmo", workspace / "other")
+    config = configured()
+    config["models"] = {"other": {"path": "other", "revisions": REVISIONS[:1]}}
+    succeed(workspace, config, *TARGET)
+    rows = rows_of(workspace / "results/concepts/summary.csv")
+    assert [(r["model"], r["asked"]) for r in rows] == [("olmo", "false")] * 2 + [("other", "true")]
+
+
+def test_tokens_of_another_tokenizer_are_refused_without_a_record(workspace):
+    test = workspace / "olmo/tokenizer.json"
+    test.write_text(test.read_text().replace('"Ġbird"', '"Ġqqqq"'))
+    os.utime(test, (1e9, 1e9))
+    shutil.rmtree(workspace / ".snakemake")
+    run = snakemake(workspace, configured(), *TARGET)
+    assert run.code == 1 and "tokens.tsv is not of olmo/tokenizer.json" in run.output
+    (workspace / "results/geometry/olmo/tokens.tsv").unlink()
+    succeed(workspace, configured(), *TARGET)
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [

@@ -226,6 +226,8 @@ def described(wildcards):
 def categorized(wildcards):
     """Return the categories of every model; refuse those that nobody would make again."""
     paths = {model: str(CONCEPT.model.categories).format(model=model) for model in CONFIG.models}
+    for model, section in CONFIG.models.items():
+        inputs.require_listed_as_asked(section, results_of(model).vocabulary, recorded)
     asked_now = ((Path(path), settings_of(model)) for model, path in paths.items())
     inputs.require_categorized_as_asked(asked_now, recorded)
     return list(paths.values())

@@ -12,7 +12,12 @@ with logged_to(snakemake.log[0]):
     from unembedding.concepts.tokenizer import find_vocabulary
     from unembedding.concepts.vocabulary import write_tokens
     from unembedding.records.pins import read_pins
+    from unembedding.results import ModelResults
+    from unembedding.workflow.stage import forget
 
+    results = ModelResults(Path(snakemake.output[0]).parent)
+    concepts = results.concepts
+    forget([concepts.categories, concepts.synsets, *concepts.made_after])
     source = snakemake.params.source
     pins = read_pins(Path(snakemake.input.pinned))
     vocabulary = find_vocabulary(
@@ -22,5 +27,5 @@ with logged_to(snakemake.log[0]):
         pin=next(iter(pins.items())),
         subfolder=source["subfolder"],
     )
-    write_tokens(Path(snakemake.output[0]), vocabulary)
+    write_tokens(results.vocabulary, vocabulary)
     print(f"{len(vocabulary.texts):,} tokens of {vocabulary.source}")

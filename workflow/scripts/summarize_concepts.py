@@ -14,4 +14,4 @@ with logged_to(snakemake.log[0]):
 
     params = snakemake.params
     found = gather_all(snakemake.input.geometry, params.checkpoints, params.settings)
-    write_summary(ConceptResults(Path(snakemake.output.table).parent), found)
+    write_summary(ConceptResults(Path(snakemake.output.table).parent), found, params.settings)

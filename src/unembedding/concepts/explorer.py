@@ -11,16 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from unembedding.concepts.storage import (
-    CATEGORIES,
-    CAUSAL,
-    load_arrays,
-    load_categories,
-    read_metadata,
-)
+from unembedding.concepts.storage import load_categories, load_made_with
 from unembedding.concepts.summary import Scored
 from unembedding.concepts.vocabulary import read_tokens
-from unembedding.errors import UserError
 from unembedding.files import write_text
 from unembedding.results import ConceptRevision
 
@@ -79,10 +72,7 @@ def _checkpoint(scored: Scored) -> dict[str, Any]:
 
 
 def _details(place: ConceptRevision, scored: Scored) -> dict[str, Any]:
-    arrays, made_of = load_arrays(place.tokens)
-    directions = read_metadata(place.directions)
-    if any(made_of.get(key) != directions.get(key) for key in (CATEGORIES, CAUSAL)):
-        raise UserError(f"{place.tokens} is not of the directions beside it. Delete it, run again.")
+    arrays = load_made_with(place, place.tokens)
     return {
         "name": scored.geometry.revision,
         "projections": _rounded(arrays["projections"]),

@@ -25,7 +25,11 @@ def neighbours(
     """
     if count < 1:
         raise UserError(f"The number of neighbours is at least 1, not {count}.")
-    ids = {text: number for number, text in tokens.items() if number < len(g)}
+    g = np.asarray(g, np.float32)
+    ids: dict[str, int] = {}
+    for number, text in tokens.items():
+        if number < len(g):
+            ids.setdefault(text, number)
     found = ids.get(word, ids.get(f" {word}"))
     if found is None:
         raise UserError(f"No token is {word!r}, with a space in front or without.")

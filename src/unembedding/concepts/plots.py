@@ -15,8 +15,9 @@ from unembedding.agreement import Row as Agreement
 from unembedding.concepts.categories import Categories
 from unembedding.concepts.directions import Directions
 from unembedding.concepts.scores import project
-from unembedding.concepts.storage import load_arrays, load_categories, load_directions
+from unembedding.concepts.storage import load_categories, load_directions, load_made_with
 from unembedding.concepts.summary import Scored
+from unembedding.errors import UserError
 from unembedding.plot_style import over_training, save, shown
 from unembedding.records.serialization import read_table
 from unembedding.revision import Revision
@@ -77,7 +78,7 @@ def plot_concepts(scored: Sequence[Scored], agreement: Path, targets: Mapping[st
         scored[-1],
         load_categories(results.concepts.model).categories,
         load_directions(results.concepts)[0],
-        load_arrays(results.concepts.matrices)[0],
+        load_made_with(results.concepts, results.concepts.matrices),
         Revision(results),
     )
     draw: dict[str, Callable[[Figure], str]] = {
@@ -282,6 +283,10 @@ def _agreement(figure: Figure, rows: Sequence[Agreement], scored: Sequence[Score
     figure.set_size_inches(7, 4.2)
     axes = figure.add_subplot()
     by_folder = {s.results.folder.name: s.geometry for s in scored}
+    compared = {name for row in rows for name in (row.revision, row.last)}
+    if not compared or not compared <= by_folder.keys():
+        table = scored[-1].results.concepts.model.agreement
+        raise UserError(f"{table} is not of these checkpoints. Delete it and run again.")
     geometries = [by_folder[row.revision] for row in rows]
     last = shown(by_folder[rows[-1].last].revision)
     over_training(

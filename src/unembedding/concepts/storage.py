@@ -139,6 +139,18 @@ def load_directions(results: ConceptRevision) -> tuple[dict[str, Directions], di
     return found, made_of
 
 
+def load_made_with(results: ConceptRevision, path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file made with a revision's directions, or of them.
+
+    Raises UserError where it was made with others.
+    """
+    arrays, made_of = load_arrays(path)
+    directions = read_metadata(results.directions)
+    if any(made_of.get(key) != directions.get(key) for key in (CATEGORIES, CAUSAL)):
+        raise UserError(f"{path} is not of the directions beside it. Delete it and run again.")
+    return arrays
+
+
 def _scores_table(
     categories: Categories, scores: Mapping[str, np.ndarray], nulls: Mapping[str, np.ndarray]
 ) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, make_dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,14 @@ from unembedding.pages import html_table, write_page
 from unembedding.records.geometry import Geometry, read_geometry
 from unembedding.records.serialization import write_table
 from unembedding.records.stages import Asked
-from unembedding.results import ConceptModel, ConceptResults, RevisionResults
+from unembedding.records.summary import of_other_models
+from unembedding.results import (
+    GEOMETRY,
+    ConceptModel,
+    ConceptResults,
+    GeometryResults,
+    RevisionResults,
+)
 
 Row: Any = make_dataclass(
     "Row",
@@ -34,10 +42,14 @@ Row: Any = make_dataclass(
         ("pos", str),
         *((name, int) for name in ("minimum", "synsets", "members")),
         *((n, float | None) for score in SCORES for n in (score, f"{score}_null")),
+        ("asked", bool),
     ],
     frozen=True,
 )
-"""A row of summary.csv: the mean of each score over synsets, beside that of shuffled labels."""
+"""A row of summary.csv: the mean of each score over synsets, beside that of shuffled labels.
+
+``asked``: whether the configuration of the last run asks for it; rows of other models are kept.
+"""
 
 
 @dataclass(frozen=True)
@@ -136,22 +148,37 @@ def _row(
         synsets=len(chosen),
         members=len(np.unique(np.concatenate(members))),
         **mean_scores({name: values[chosen] for name, values in columns.items()}),
+        asked=True,
     )
 
 
-def write_summary(results: ConceptResults, scored: Sequence[Scored]) -> None:
-    """Write summary.csv of these checkpoints, in their order, and its page."""
-    rows = [row for checkpoint in scored for row in checkpoint.rows]
+def write_summary(
+    results: ConceptResults, scored: Sequence[Scored], models: Collection[str]
+) -> None:
+    """Write summary.csv and its page: these checkpoints of the ``models``, and those of others."""
+    others = [replace(row, asked=False) for row in _of_other_models(results, models)]
+    rows = [row for checkpoint in scored for row in checkpoint.rows] + others
+    rows.sort(key=lambda row: row.model)
     write_table(results.summary, Row, rows, digits=6)
-    write_page(
-        results.summary_page, "Scores of concepts", _findings(rows), html_table(results.summary)
-    )
+    page = results.summary_page
+    write_page(page, "Scores of concepts", _findings(rows), html_table(results.summary))
+
+
+def _of_other_models(results: ConceptResults, models: Collection[str]) -> Iterator[Any]:
+    """Yield the rows of all models but these, as far as they can be read."""
+    geometry = GeometryResults(results.folder.parent / GEOMETRY.folder.name)
+    for described in of_other_models(geometry, models)[0]:
+        revision = geometry.model(described.model).revision(described.revision)
+        if revision.concepts.scores.is_file():
+            with suppress(UserError):  # what is damaged is named once its model is asked for
+                stored = load_categories(revision.concepts.model)
+                yield from _scored(revision, described, stored).rows
 
 
 def _findings(rows: Sequence[Any]) -> list[str]:
     """Say of each model, in a sentence, how well its first and last checkpoint tell members."""
     found = []
-    for model, pos in dict.fromkeys((row.model, row.pos) for row in rows):
+    for model, pos in dict.fromkeys((row.model, row.pos) for row in rows if row.asked):
         of_model = [row for row in rows if (row.model, row.pos) == (model, pos)]
         of_model = [row for row in of_model if row.auc is not None]
         if of_model:

@@ -59,20 +59,23 @@ def parse_vocabulary(tokenizer: bytes, where: str) -> Vocabulary:
     """
     try:
         content = json.loads(tokenizer)
-        pieces = _pieces(content["model"]["vocab"])
-        added = _added(content.get("added_tokens") or [], pieces)
-        texts = dict(zip(pieces.values(), _texts(content, pieces), strict=True))
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{where} is no JSON ({error}). Name another file as `tokenizer:`."
         ) from None
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    try:
+        pieces = _pieces(content["model"]["vocab"])
+        added = _added(content.get("added_tokens") or [], pieces)
+        texts = dict(zip(pieces.values(), _texts(content, pieces), strict=True))
+        if min(texts) < 0:
+            raise ValueError("a token has a negative id")
+        texts |= {number: str(token["content"]) for number, token in added.items()}
+        special = frozenset(number for number, token in added.items() if token.get("special"))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"{where} is not a tokenizer of the `tokenizers` library ({error!r} while looking for "
             "model.vocab and added_tokens). Name a tokenizer.json as `tokenizer:`."
         ) from None
-    texts |= {number: token["content"] for number, token in added.items()}
-    special = frozenset(number for number, token in added.items() if token.get("special"))
     return Vocabulary(texts, special, where)
 
 
@@ -81,19 +84,24 @@ HEADER = "id\ttext\tspecial"
 
 def write_tokens(path: Path, vocabulary: Vocabulary) -> None:
     """Write ``tokens.tsv``: an id, its text as a JSON string, and 1 where it stands for no text."""
+    write_text(path, table(vocabulary))
+
+
+def table(vocabulary: Vocabulary) -> str:
+    """Return the content of ``tokens.tsv``."""
     lines = [
         f"{number}\t{_quoted(text)}\t{int(number in vocabulary.special)}"
         for number, text in sorted(vocabulary.texts.items())
     ]
-    write_text(path, "\n".join([HEADER, *lines]) + "\n")
+    return "\n".join([HEADER, *lines]) + "\n"
 
 
 def read_tokens(path: Path) -> Vocabulary:
     """Read what ``write_tokens`` wrote; raise UserError, naming the file, where it is damaged."""
     try:
-        header, *lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-        if header != HEADER:
-            raise ValueError(f"its first line is {header[:80]!r}")
+        header, *lines, end = path.read_text(encoding="utf-8").split("\n")
+        if header != HEADER or end:
+            raise ValueError(f"its first line is {header[:80]!r}, and its last one {end[:80]!r}")
         rows = [line.split("\t") for line in lines]
         texts = {int(number): str(json.loads(text)) for number, text, _ in rows}
         special = frozenset(int(number) for number, _, flag in rows if flag == "1")

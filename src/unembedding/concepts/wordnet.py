@@ -160,6 +160,8 @@ def _parsed(folder: Path, name: str, parse: Callable[[list[str]], Row]) -> Itera
                     continue  # the licence
                 # A gloss may say anything, so it ends what is parsed; only data files have one.
                 yield parse(line.partition(" | ")[0].split())
+        if not line:
+            raise EOFError("it is empty")
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(
             f"{path} cannot be read after line {number} ({error}). Copy it again."

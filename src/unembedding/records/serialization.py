@@ -72,13 +72,22 @@ def write_table(
 
 
 def read_table(path: Path, kind: type[Record]) -> list[Record]:
-    """Return the rows of a table of text and numbers that ``write_table`` wrote."""
+    """Return the rows of a table of text and numbers that ``write_table`` wrote.
+
+    Raises UserError, naming the file, where it is another one or damaged.
+    """
     hints = get_type_hints(kind)
-    with path.open(encoding="utf-8", newline="") as file:
-        return [
-            kind(**{name: _value(cell, hints[name]) for name, cell in row.items()})
-            for row in csv.DictReader(file)
-        ]
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            if reader.fieldnames != list(hints):
+                raise ValueError(f"its columns are {reader.fieldnames}")
+            return [
+                kind(**{name: _value(cell, hints[name]) for name, cell in row.items()})
+                for row in reader
+            ]
+    except (OSError, AttributeError, LookupError, TypeError, ValueError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read ({error}). Delete it and run again.") from None
 
 
 def _cell(value: Any, digits: int | None) -> Any:

@@ -38,7 +38,7 @@ SHOULD_BE = {
     "float_type": "should be a number",
     "int_type": "should be a whole number",
     "list_type": "should be a list",
-    "path_type": "should be the path of a folder",
+    "path_type": "should be a path",
     "string_type": "should be text, in quotes where it looks like a number",
 }
 Item = TypeVar("Item")
@@ -322,7 +322,7 @@ def load(
     """
     mistakes = [line for file in files for line in _duplicate_keys(Path(file))]
     mistakes += _shared_folders(values)
-    mistakes += _missing_folders(values) if folders else []
+    mistakes += _missing(values) if folders else []
     if not values.keys() & {"models", "mamba", "backends"}:
         mistakes.append("models: missing")
     try:
@@ -385,23 +385,23 @@ def _shared_folders(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _missing_folders(values: Mapping[str, Any]) -> list[str]:
-    """Return a message for each `path:` of a model, and for `wordnet:`, that is no folder."""
-    concepts = values.get("concepts")
-    wordnet = concepts.get("wordnet") if isinstance(concepts, Mapping) else None
+def _missing(values: Mapping[str, Any]) -> list[str]:
+    """Return a message for each folder and file that is named and is not there."""
     models = values.get("models")
-    named = {
-        name: model["path"]
-        for name, model in (models if isinstance(models, Mapping) else {}).items()
-        if isinstance(model, Mapping) and isinstance(model.get("path"), str) and model["path"]
-    }
-    named = {f"models.{name}.path": path for name, path in named.items()}
-    if isinstance(wordnet, str) and wordnet:
-        named["concepts.wordnet"] = wordnet
+    sections = {"concepts": values.get("concepts")}
+    if isinstance(models, Mapping):
+        sections |= {f"models.{name}": model for name, model in models.items()}
+    named = [
+        (f"{place}.{key}", kind, _expanded(path))
+        for place, section in sections.items()
+        for key, kind in (("path", "folder"), ("wordnet", "folder"), ("tokenizer", "file"))
+        if isinstance(section, Mapping) and isinstance(path := section.get(key), str) and path
+    ]
+    is_there = {"folder": os.path.isdir, "file": os.path.isfile}
     return [
-        f"{key}: there is no folder {folder}"
-        for key, path in named.items()
-        if not Path(folder := _expanded(path)).is_dir() and not re.search(r"[{}$<]", folder)
+        f"{place}: there is no {kind} {path}"
+        for place, kind, path in named
+        if not is_there[kind](path) and not re.search(r"[{}$<]", path)
     ]
 
 

@@ -19,6 +19,7 @@ from unembedding.checkpoints.formats.safetensors import read_header
 from unembedding.checkpoints.revisions import by_step, local_revisions, parse_progress
 from unembedding.checkpoints.sources import LocalFile, state_of
 from unembedding.concepts.tokenizer import local_tokenizer
+from unembedding.concepts.vocabulary import read_vocabulary, table
 from unembedding.errors import GeometryError, UserError
 from unembedding.records.geometry import Geometry
 from unembedding.records.pins import read_resolution
@@ -154,6 +155,20 @@ def require_categorized_as_asked(
                 f"{path} was made with {_difference(made, asked)}, and .snakemake/ has no record "
                 "of it, as if that folder had been deleted or the results copied. Delete the file, "
                 "and run again."
+            )
+
+
+def require_listed_as_asked(model: Model, tokens: Path, recorded: Recorded) -> None:
+    """Raise UserError where Snakemake would keep a tokens.tsv of another local tokenizer."""
+    for file in tokenizer_files(model) if tokens.exists() and not recorded(tokens) else ():
+        try:
+            content = table(read_vocabulary(file))
+        except UserError:
+            continue  # costs that model its concepts, and no other
+        if content != tokens.read_text(encoding="utf-8", errors="replace"):
+            raise UserError(
+                f"{tokens} is not of {file}, and .snakemake/ has no record of it, as if that "
+                "folder had been deleted or the results copied. Delete the file, and run again."
             )
 
 

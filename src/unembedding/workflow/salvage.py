@@ -102,6 +102,7 @@ def _summarize_concepts(
     """Gather the scores of the checkpoints that have some; return the summary and its page."""
     concepts = {path: RevisionResults(path.parent).concepts for path, _ in present}
     scored = [(path, asked) for path, asked in present if concepts[path].scores.exists()]
+    whole = whole and len(scored) == len(present)
     made: list[Path] = []
     for place in {found.model.of_all for found in concepts.values()}:
         files = [place.summary, place.summary_page]
@@ -110,11 +111,15 @@ def _summarize_concepts(
         _remove([*files, place.explorer])
         if not scored:
             continue
+        from unembedding.concepts.explorer import write_explorer
         from unembedding.concepts.summary import gather, write_summary
 
         if found := gather(scored, settings)[0]:
-            write_summary(place, found)
+            write_summary(place, found, settings)
             made += files
+            tokens = [concepts[path].tokens for path, _ in scored]
+            write_explorer(place.explorer, found, [file for file in tokens if file.exists()])
+            made.append(place.explorer)
     return made
 
 

@@ -83,6 +83,7 @@ def spoiled(folder, name, change):
         ("data.noun", lambda t: t[: len(t) // 2], "cut"),
         ("data.noun", lambda t: t.replace("03 n 01 entity", "03 n xx entity", 1), "line"),
         ("index.noun", lambda t: t[: len(t) // 2], "cut"),
+        ("noun.exc", lambda t: "", "empty"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, name, change, said):
@@ -100,7 +101,7 @@ def test_a_cycle_is_told_by_its_synsets(tmp_path):
     row = "{} 03 n 01 {} 0 001 @ {} n 0000\n"
     (tmp_path / "data.noun").write_text(row.format(1, "one", 2) + row.format(2, "two", 1))
     (tmp_path / "index.noun").write_text("one n 1 0 1 0 1\ntwo n 1 0 1 0 2\n")
-    (tmp_path / "noun.exc").write_text("")
+    (tmp_path / "noun.exc").write_text("oxen ox\n")
     with pytest.raises(UserError, match=r"its own hypernym: .*(one|two)"):
         read_wordnet(tmp_path, "noun")
 
@@ -123,7 +124,19 @@ def test_an_added_token_that_is_no_piece_gets_a_new_id(tmp_path):
     assert found.texts[2] == "<s>" and found.special == {2}
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"model": {"vocab": 5}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"model": {"vocab": 5}}',
+        '{"model": {"vocab": {}}}',
+        '{"model": {"vocab": {"a": 1e400}}}',
+        '{"model": {"vocab": {"a": -1}}}',
+        '{"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 1, "content": ["b"]}]}',
+    ],
+)
 def test_a_tokenizer_that_is_none_is_named(tmp_path, content):
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(UserError, match=r"tokenizer\.json .*`tokenizer:`"):

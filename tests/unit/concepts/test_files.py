@@ -11,6 +11,7 @@ from unembedding.concepts.scores import SCORES
 from unembedding.concepts.storage import (
     load_categories,
     load_directions,
+    load_made_with,
     read_metadata,
     read_scores,
     save_categories,
@@ -39,7 +40,12 @@ def test_a_line_of_tokens_reads_like_the_token(tmp_path):
     assert text == 'id\ttext\tspecial\n7\t" bird"\t0\n8\t"<s>"\t1\n'
 
 
-@pytest.mark.parametrize("text", ["", "id\n", 'id\ttext\tspecial\n1\t" a', "id\ttext\tspecial\nx"])
+HEADER = "id\ttext\tspecial\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "id\n", f'{HEADER}1\t" a', f"{HEADER}x", f'{HEADER}1\t" a"\t0\n2\t" b"\t0']
+)
 def test_tokens_that_are_cut_are_named(tmp_path, text):
     (tmp_path / "tokens.tsv").write_text(text)
     with pytest.raises(UserError, match=r"tokens\.tsv is damaged"):
@@ -106,6 +112,16 @@ def test_directions_that_are_cut_are_refused(stored):
     place.directions.write_bytes(place.directions.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"directions\.safetensors cannot be read"):
         load_directions(place)
+
+
+def test_matrices_of_another_checkpoint_are_refused(stored):
+    model, _, concepts = stored
+    place, other = model.beside("step1"), model.beside("step2")
+    save_concepts(other, load_categories(model), "another g", concepts)
+    assert load_made_with(place, place.matrices)
+    place.matrices.write_bytes(other.matrices.read_bytes())
+    with pytest.raises(UserError, match="not of the directions beside it"):
+        load_made_with(place, place.matrices)
 
 
 def test_scores_of_another_run_are_refused(stored):

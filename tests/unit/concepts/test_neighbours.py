@@ -26,6 +26,15 @@ def test_a_word_that_is_no_token_is_told():
         neighbours(G, TOKENS, "whale")
 
 
+def test_of_two_tokens_with_one_text_the_first_is_meant():
+    assert neighbours(G, {**TOKENS, 3: " bird"}, "bird", count=1)[0][0] == " fish"
+
+
+def test_halves_are_multiplied_as_floats():
+    large = (G * 300).astype(np.float16)
+    assert neighbours(large, TOKENS, "bird", count=1)[0][1] == pytest.approx(1, abs=0.01)
+
+
 def test_many_queries_agree_with_a_full_sort():
     rng = np.random.default_rng(0)
     g = rng.standard_normal((1200, 12)).astype(np.float32)
