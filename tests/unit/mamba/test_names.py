@@ -74,7 +74,7 @@ def test_each_family_gives_the_gradients_that_transformers_gives(families, famil
         torch.testing.assert_close(ours[name], expected, atol=atol, rtol=1e-3)
 
 
-def test_a_script_runs_with_the_names_by_one_command(cache, tmp_path):
+def test_a_script_or_a_module_runs_with_the_names_by_one_command(cache, tmp_path):
     script = tmp_path / "model.py"
     script.write_text(
         "import sys, torch, importlib.metadata\n"
@@ -83,8 +83,9 @@ def test_a_script_runs_with_the_names_by_one_command(cache, tmp_path):
         "print(Mamba(d_model=32)(torch.zeros(1, 5, 32)).shape, sys.argv[1:], __name__)\n"
         "print(importlib.metadata.version('mamba_ssm'))\n"
     )
-    done = python(cache, "-m", "mamba_cpu", script, "--option")
-    assert done.stdout.splitlines() == ["torch.Size([1, 5, 32]) ['--option'] __main__", "2.2.6"]
+    right = ["torch.Size([1, 5, 32]) ['--option'] __main__", "2.2.6"]
+    for command in ([script, "--option"], ["-m", "model", "--option"]):
+        assert python(cache, "-m", "mamba_cpu", *command, cwd=tmp_path).stdout.splitlines() == right
 
 
 def test_an_installed_package_comes_before_ours(cache, tmp_path):

@@ -1,4 +1,4 @@
-"""Run a script with `mamba_ssm` and `causal_conv1d` provided: python -m mamba_cpu script.py …"""
+"""Run a script or a module, unchanged, with `mamba_ssm` and `causal_conv1d` provided."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ from pathlib import Path
 
 from mamba_cpu.provide import provide
 
+USAGE = "usage: python -m mamba_cpu (script.py | -m module) [arguments …]"
+
+
+def main() -> None:
+    """Run what the command line names."""
+    match sys.argv[1:]:
+        case ["-m", str(module), *_] if module:
+            provide()
+            sys.argv = sys.argv[2:]
+            sys.path[0] = str(Path.cwd())
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case [str(script), *_] if not script.startswith("-"):
+            if not Path(script).is_file():
+                raise SystemExit(f"there is no script {script}")
+            provide()
+            sys.argv = sys.argv[1:]
+            sys.path[0] = str(Path(script).resolve().parent)
+            runpy.run_path(script, run_name="__main__")
+        case _:
+            raise SystemExit(USAGE)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        raise SystemExit("usage: python -m mamba_cpu script.py [arguments …]")
-    provide()
-    script = sys.argv[1]
-    if not Path(script).is_file():
-        raise SystemExit(f"there is no script {script}")
-    sys.argv = sys.argv[1:]
-    sys.path[0] = str(Path(script).resolve().parent)  # as Python does for a script
-    runpy.run_path(script, run_name="__main__")
+    main()

@@ -63,4 +63,5 @@ def add_and_normalize(
     return layer_norm_fn(
         x, norm.weight, norm.bias, residual, eps=norm.eps, prenorm=True,
         residual_in_fp32=residual_in_fp32, is_rms_norm=isinstance(norm, RMSNorm | nn.RMSNorm),
+        zero_centered_weight=getattr(norm, "zero_centered_weight", False),
     )  # fmt: skip

@@ -36,10 +36,11 @@ def layer_norm_fn(
     asked += ["dropout_p"] * bool(dropout_p) + ["return_dropout_mask"] * return_dropout_mask
     if asked:
         raise NotImplementedError(f"{asked[0]} is not implemented on the CPU: leave it out")
-    total = x.float() if residual is None else x.float() + residual.float()
+    wide = torch.promote_types(x.dtype, torch.float32)
+    total = x.to(wide) if residual is None else x.to(wide) + residual.to(wide)
     kept = torch.float32 if residual_in_fp32 else (x if residual is None else residual).dtype
-    scale = weight.float() + 1 if zero_centered_weight else weight.float()
-    shift = None if bias is None else bias.float()
+    scale = weight.to(wide) + 1 if zero_centered_weight else weight.to(wide)
+    shift = None if bias is None else bias.to(wide)
     if is_rms_norm:
         y = F.rms_norm(total, total.shape[-1:], scale, eps)
         y = y if shift is None else y + shift
